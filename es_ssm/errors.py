@@ -1,0 +1,27 @@
+"""Checks of arguments: every refusal is one sentence with the name, the value and what was expected."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """`value` as an int within [low, high]; booleans and floats are refused."""
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or number < low or (high is not None and number > high):
+        span = f"from {low} to {high}" if high is not None else f"of at least {low}"
+        raise ValueError(f"{name} must be a whole number {span}, got {value!r}")
+    return int(number)
+
+
+def choice(name: str, value: object, allowed: Iterable[str]) -> str:
+    """`value` if it is one of `allowed`; otherwise the error names the nearest."""
+    options = list(allowed)
+    if isinstance(value, str) and value in options:
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(options)}, got {value!r}{nearest(value, options)}")
+
+
+def nearest(value: object, options: Iterable[str]) -> str:
+    """' (did you mean X?)', or nothing."""
+    close = difflib.get_close_matches(str(value), list(options), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
