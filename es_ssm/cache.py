@@ -35,13 +35,14 @@ def cached_arrays(key: Mapping[str, str | int], make: Callable[[], Arrays]) -> A
     `key` must hold every argument that the arrays depend on. A cache that cannot be written (a full
     disk, a folder without permission) costs time, never the result.
     """
-    wanted = json.dumps({**key, "format": FORMAT_VERSION}, sort_keys=True)
+    wanted = json.dumps({"format": FORMAT_VERSION, "key": dict(key)}, sort_keys=True)
     path = cache_folder() / f"{hashlib.sha256(wanted.encode()).hexdigest()[:32]}.safetensors"
-    if path.exists():
-        try:
-            return _read(path, wanted)
-        except (ValueError, OSError, SafetensorError) as problem:
-            warnings.warn(f"cache file {path} is damaged ({problem}); it is made again", stacklevel=3)
+    try:
+        return _read(path, wanted)
+    except FileNotFoundError:  # also where the path cannot be one: a name too long, a file as folder
+        pass
+    except (ValueError, OSError, SafetensorError) as problem:
+        warnings.warn(f"cache file {path} is damaged ({problem}); it is made again", stacklevel=3)
     arrays = make()
     try:
         _write(path, wanted, arrays)
@@ -53,7 +54,7 @@ def cached_arrays(key: Mapping[str, str | int], make: Callable[[], Arrays]) -> A
 def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
-        digest.update(name.encode())
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
         digest.update(np.ascontiguousarray(arrays[name]).tobytes())
     return digest.hexdigest()
 

@@ -2,11 +2,15 @@
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     """`value` as an int within [low, high]; booleans and floats are refused."""
-    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    number = None
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        with suppress(TypeError):  # arrays have __index__ too, and most refuse it
+            number = value.__index__()
     if number is None or number < low or (high is not None and number > high):
         span = f"from {low} to {high}" if high is not None else f"of at least {low}"
         raise ValueError(f"{name} must be a whole number {span}, got {value!r}")

@@ -16,10 +16,12 @@ entries of Z in float64 returns noise beyond some twenty channels. Here no step 
 3.  A pivoted QR and a one-sided Jacobi SVD (LAPACK dgejsv) of such a G are accurate for every singular
     value and vector, not only for the large ones (Demmel et al., 1999).
 
-Measured against 140-digit arithmetic: 1e-15 for all channels up to 64. Memory O(L), time O(L).
+Measured, as the distance in norm: at most 3e-14 from 300-digit arithmetic for all channels up to 64 (L up to
+512); 1e-12 at L = 16384 and 6e-12 at 131072 from a quadrature of the integral, since the differences of step
+1 cost rounding that grows as the square root of L. Eigenvalues: 3e-15, relative. Memory O(L), time O(L).
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float64
@@ -34,6 +36,7 @@ PIVOTS = 180  # columns of the Cholesky factor; what lies beyond is below 1e-15 
 SMALLEST_PIVOT = 1e-280  # and nothing is taken from where float64 underflows
 
 FilterMethod = Literal["exact", "subspace-float64", "subspace-float32"]
+FILTER_METHODS: tuple[str, ...] = get_args(FilterMethod)
 
 
 class Filters(NamedTuple):
@@ -51,7 +54,7 @@ def hankel_filters(length: int, n_filters: int, method: FilterMethod = "exact") 
     """
     length = whole("length", length, 1, MAX_LENGTH)
     n_filters = whole("n_filters", n_filters, 1, min(length, MAX_FILTERS))
-    choice("method", method, ("exact", "subspace-float64", "subspace-float32"))
+    choice("method", method, FILTER_METHODS)
 
     def make() -> dict[str, np.ndarray]:
         if method == "exact":
@@ -62,7 +65,12 @@ def hankel_filters(length: int, n_filters: int, method: FilterMethod = "exact") 
             found = subspace_filters(length, n_filters, np.dtype(method.removeprefix("subspace-")))
         return found._asdict()
 
-    key = {"what": "hankel_filters", "length": length, "n_filters": n_filters, "method": method}
+    key: dict[str, str | int] = {
+        "what": "hankel_filters",
+        "length": length,
+        "n_filters": n_filters,
+        "method": method,
+    }
     return Filters(**cached_arrays(key, make))
 
 
@@ -83,7 +91,8 @@ def _graded_factor(length: int) -> np.ndarray:
     """G (L, m) with Z = G G', columns falling off as the singular values do. See the module's notes."""
     x = np.arange(length + 1) + 0.5
     schur = np.ones(length + 1)  # residual Schur complement: schur_i schur_j / (x_i + x_j)
-    columns, ends = [], []
+    columns: list[np.ndarray] = []
+    ends: list[float] = []
     while len(columns) < min(PIVOTS, length + 1):
         diagonal = schur * schur / (2 * x)
         pivot = int(np.argmax(diagonal))

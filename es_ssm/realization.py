@@ -43,8 +43,10 @@ def realize(filters: Float[np.ndarray, "K L"], tolerance: float = 1e-6) -> Reali
     horizon), the refusal says how close it came.
     """
     filters = np.asarray(filters, np.float64)
-    if filters.ndim != 2 or not np.isfinite(filters).all():
-        raise ValueError(f"filters must be a finite array of shape (K, L), got shape {filters.shape}")
+    if filters.ndim != 2:
+        raise ValueError(f"filters must be an array of shape (K, L), got shape {filters.shape}")
+    if not np.isfinite(filters).all():
+        raise ValueError(f"filters must be finite, got {np.sum(~np.isfinite(filters))} values that are not")
     if not tolerance > 0:
         raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
     length = whole("length of the filters", filters.shape[1], 1, MAX_LENGTH)
@@ -57,7 +59,7 @@ def realize(filters: Float[np.ndarray, "K L"], tolerance: float = 1e-6) -> Reali
     best = None
     for n in range(count, largest + 1):
         a = _shift_map(shift[:n, :n], phi[:n, -1])
-        found = _measured(a, phi[:n, 0], coordinates[:, :n], filters)
+        found = _measured(a, phi[:n, 0].copy(), coordinates[:, :n], filters)
         if found.errors.max() <= tolerance:
             return found
         if best is None or found.errors.max() < best.errors.max():

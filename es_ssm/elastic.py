@@ -1,0 +1,53 @@
+"""The contract of an elastic model, and truncation, which needs nothing else.
+
+A model whose every tensor at budget K is the leading block of the same tensor at a larger budget can be cut
+to any budget by copying those blocks into a model built small. Training, evaluation and export know models
+by this contract alone.
+"""
+
+from typing import Self, TypeVar
+
+import torch
+from torch import nn
+
+from .model import Budget, ModelConfig
+
+
+class ElasticModel(nn.Module):
+    """`forward(inputs, budget=None)`, `budgets`, `truncate(budget)`. Subclasses are the heads."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = config.backbone()
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """What the model is meant to run at, full budget last."""
+        assert self.config.budgets is not None
+        full = self.config.n_filters
+        return self.config.budgets if isinstance(full, int) else (*self.config.budgets, full)
+
+    def truncate(self, budget: Budget) -> Self:
+        return truncate(self, budget)
+
+
+Model = TypeVar("Model", bound=ElasticModel)
+
+
+def truncate(model: Model, budget: Budget) -> Model:
+    """The model that `budget` leaves: physically smaller, with copies of what it keeps and nothing else.
+
+    Its full budget computes bit for bit what `model` computes at `budget`.
+    """
+    with torch.device("meta"):
+        small = type(model)(model.config.truncated(budget))
+    whole = dict(model.named_parameters())
+    kept = {
+        name: whole[name].detach()[tuple(slice(size) for size in block.shape)].clone()
+        for name, block in small.named_parameters()
+    }
+    small.load_state_dict(kept, assign=True)
+    for name, parameter in small.named_parameters():
+        parameter.requires_grad_(whole[name].requires_grad)
+    return small.train(model.training)

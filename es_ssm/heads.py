@@ -1,0 +1,151 @@
+"""The four kinds of model: language, sequence classification, paired sequences, decisions.
+
+Each embeds its inputs, runs the backbone at a budget, and reads its answer off. A mask, where given, is true
+at real positions and false at padding: padding reaches neither another position nor a pooled mean.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from .elastic import ElasticModel
+from .errors import whole
+from .model import EMBEDDING_STD, Budget, ModelConfig
+
+PAD = 0
+BOS = 1
+
+
+class TokenEmbedding(nn.Embedding):
+    """N(0, 0.02^2), with zeros for PAD."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.vocab_size, config.d_model, padding_idx=PAD)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=EMBEDDING_STD)
+        self._fill_padding_idx_with_zero()
+
+    def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        if tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise ValueError(f"tokens must be integers, got {tokens.dtype}")
+        if tokens.device.type == "cpu" and not torch.compiler.is_compiling() and tokens.numel():
+            whole("largest token", int(tokens.max()), 0, self.num_embeddings - 1)
+            whole("smallest token", int(tokens.min()), 0, self.num_embeddings - 1)
+        return super().forward(tokens)
+
+
+def embedder(config: ModelConfig) -> nn.Module:
+    """Of tokens, or of vectors where the configuration has an `input_dim`."""
+    return TokenEmbedding(config) if config.input_dim is None else nn.Linear(config.input_dim, config.d_model)
+
+
+def mean_pool(x: Float[Tensor, "B L D"], mask: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B D"]:
+    """The mean over real positions."""
+    if mask is None:
+        return x.mean(1)
+    weights = mask.to(x.dtype)[..., None]
+    return (x * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+class LanguageModel(ElasticModel):
+    """Tokens to the logits of the next token; the embedding is the output head too."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = TokenEmbedding(config)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        budget: Budget | None = None,
+        mask: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        x = self.backbone(self.embedding(tokens), budget, mask)
+        return F.linear(x, self.embedding.weight)
+
+
+class SequenceClassifier(ElasticModel):
+    """Tokens or vectors to the logits of `n_classes`, by the mean over time."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = embedder(config)
+        self.classes = nn.Linear(config.d_model, _needed(config, "n_classes", type(self).__name__))
+
+    def forward(
+        self, inputs: Tensor, budget: Budget | None = None, mask: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B C"]:
+        x = self.backbone(self.embedding(inputs), budget, mask)
+        return self.classes(mean_pool(x, mask))
+
+
+class PairClassifier(ElasticModel):
+    """Two sequences, stacked as (B, 2, L), to the logits of `n_classes`: one tower, used twice."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = embedder(config)
+        self.classes = nn.Linear(4 * config.d_model, _needed(config, "n_classes", type(self).__name__))
+
+    def forward(
+        self, inputs: Tensor, budget: Budget | None = None, mask: Bool[Tensor, "B 2 L"] | None = None
+    ) -> Float[Tensor, "B C"]:
+        flat = None if mask is None else mask.flatten(0, 1)
+        x = self.backbone(self.embedding(inputs.flatten(0, 1)), budget, flat)
+        first, second = mean_pool(x, flat).unflatten(0, (-1, 2)).unbind(1)
+        return self.classes(torch.cat([first, second, first * second, first - second], dim=-1))
+
+
+class Trajectories(NamedTuple):
+    """T steps of behaviour: the return still to come, the state, the action taken, the time of each."""
+
+    returns: Float[Tensor, "B T 1"]
+    states: Float[Tensor, "B T S"]
+    actions: Float[Tensor, "B T A"]
+    times: Int[Tensor, "B T"]
+
+
+class DecisionModel(ElasticModel):
+    """Interleaved (return, state, action) tokens to the next action, read at the state, within [-1, 1]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        name, d = type(self).__name__, config.d_model
+        state, action = _needed(config, "state_dim", name), _needed(config, "action_dim", name)
+        self.embed_time = nn.Embedding(config.episode_length, d)
+        self.embed_return = nn.Linear(1, d)
+        self.embed_state = nn.Linear(state, d)
+        self.embed_action = nn.Linear(action, d)
+        self.norm = nn.LayerNorm(d)
+        self.action = nn.Linear(d, action)
+
+    def forward(
+        self, inputs: Trajectories, budget: Budget | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T A"]:
+        time = self.embed_time(inputs.times)
+        steps = [
+            self.embed_return(inputs.returns) + time,
+            self.embed_state(inputs.states) + time,
+            self.embed_action(inputs.actions) + time,
+        ]
+        tokens = torch.stack(steps, dim=2).flatten(1, 2)  # (B, 3T, D)
+        if mask is not None:
+            mask = mask.repeat_interleave(3, dim=1)
+        x = self.backbone(self.norm(tokens), budget, mask)
+        return self.action(x[:, 1::3]).tanh()
+
+
+MODELS: dict[str, type[ElasticModel]] = {
+    kind.__name__: kind for kind in (LanguageModel, SequenceClassifier, PairClassifier, DecisionModel)
+}
+
+
+def _needed(config: ModelConfig, field: str, name: str) -> int:
+    value = getattr(config, field)
+    if value is None:
+        raise ValueError(f"{name} needs {field} in its ModelConfig, which has None")
+    return int(value)

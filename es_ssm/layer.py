@@ -1,0 +1,40 @@
+"""The spectral layer: S_K(u)(t) = sum over k <= K of sigmoid(s_k(t))/sqrt(K) M_k (Phi_k * u)(t)."""
+
+from math import sqrt
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from .bank import FilterBank
+from .conv import spectral_features
+from .errors import whole
+
+PROJECTION_STD = 1e-3
+
+
+class SpectralLayer(nn.Module):
+    """Mixes tokens through the first `budget` of `n_filters` fixed filters, gated token by token."""
+
+    def __init__(self, d_model: int, n_filters: int, bank: FilterBank, gate: nn.Module) -> None:
+        super().__init__()
+        self.n_filters = whole("n_filters", n_filters, 1, bank.n_filters)
+        self.bank = bank
+        self.gate = gate
+        self.projections = nn.Parameter(torch.empty(n_filters, d_model, d_model))  # [k] is M_k transposed
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.projections, std=PROJECTION_STD)
+
+    def forward(
+        self, u: Float[Tensor, "B L D"], budget: int | None = None, mask: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """Tokens where `mask` is false are as if they were not there: nothing of them reaches another token."""
+        budget = whole("budget", self.n_filters if budget is None else budget, 1, self.n_filters)
+        if mask is not None:
+            u = u * mask[..., None]
+        features = spectral_features(u, self.bank, budget)  # (B, L, K, D), float32 whatever autocast says
+        gates = self.gate(u, budget).to(features.dtype) / sqrt(budget)  # (B, L, K)
+        gated = (features * gates[..., None]).flatten(2)  # gate first, then one product for all channels
+        return gated.to(u.dtype) @ self.projections[:budget].flatten(0, 1)
