@@ -31,7 +31,7 @@ class ChunkedForm(NamedTuple):
     give the state after it: advance @ state + carry @ inputs. These two are float64, and so is the state.
     """
 
-    inside: Float[Tensor, "T K T+n"]
+    inside: Float[Tensor, "T K seen"]
     carry: Float[Tensor, "n T"]
     advance: Float[Tensor, "n n"]
 
@@ -63,7 +63,7 @@ class FilterBank:
         """The filters themselves."""
         return _form(_taps, self, budget, 0, like.device, like.dtype)[0]
 
-    def transforms(self, budget: int, like: Tensor) -> Complex[Tensor, "K L+1"]:
+    def transforms(self, budget: int, like: Tensor) -> Complex[Tensor, "K F"]:
         """Their real Fourier transforms of length 2L, as the paper's path uses them."""
         return _form(_transforms, self, budget, 0, like.device, like.dtype)[0]
 
@@ -83,6 +83,10 @@ class FilterBank:
         if isinstance(found, ValueError):
             raise found
         return found
+
+    def chunked_state_size(self, budget: int, chunk: int) -> int:
+        """n of the chunked form."""
+        return self.chunked(budget, chunk, torch.empty(0)).carry.shape[0]
 
     def has_state_space(self, budget: int) -> bool:
         """Whether the chunked and the step form exist."""

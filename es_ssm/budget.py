@@ -24,7 +24,7 @@ class BudgetSampler:
         budgets: Sequence[int],
         *,
         warmup_steps: int = 0,
-        full_every: float = 8,
+        full_every: int | float = 8,
         per_micro_batch: bool = False,
         seed: int = 0,
     ) -> None:

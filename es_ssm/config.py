@@ -1,10 +1,12 @@
 """The base of every configuration: typed, frozen, no unknown keys, and errors of one sentence."""
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .errors import nearest
+
+AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 class Config(BaseModel):
@@ -18,7 +20,7 @@ class Config(BaseModel):
         except ValidationError as problem:
             raise ValueError(_sentence(type(self), problem)) from None
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self: AnyConfig, **changes: Any) -> AnyConfig:
         """The same configuration with `changes`, checked as a whole again."""
         return type(self)(**{**dict(self), **changes})
 

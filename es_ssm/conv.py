@@ -9,6 +9,7 @@ All take (u, bank, budget) and work in float32 with autocast off, or in float64 
 may be shorter than the bank's horizon, never longer: the filters say nothing about lags beyond it.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ def features_direct(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) ->
 
 def features_fft(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Float[Tensor, "B L K D"]:
     """One real FFT of length 2L, a product with the filters' transforms, and one inverse."""
-    with torch.autocast(u.device.type, enabled=False):
+    with _full_precision(u):
         u = _real(_checked(u, bank))
         n = 2 * bank.length
         spectrum = torch.fft.rfft(u.transpose(1, 2), n=n)[:, :, None]  # (B, D, 1, L+1)
@@ -53,7 +54,7 @@ def features_chunked(
     u: Float[Tensor, "B L D"], bank: FilterBank, budget: int, chunk: int = DEFAULT_CHUNK
 ) -> Float[Tensor, "B L K D"]:
     """Toeplitz products within chunks of `chunk` steps; all that came before enters through the state."""
-    with torch.autocast(u.device.type, enabled=False):
+    with _full_precision(u):
         u = _real(_checked(u, bank))
         batch, steps, width = u.shape
         chunk = min(chunk, bank.length)
@@ -86,7 +87,7 @@ def initial_state(bank: FilterBank, budget: int, batch: int, width: int, like: T
 def features_step(
     u: Float[Tensor, "B D"], state: FeatureState, bank: FilterBank, budget: int
 ) -> tuple[Float[Tensor, "B K D"], FeatureState]:
-    """The features of one more step, and the state after it. The state is float64: steps do not add up errors."""
+    """The features of one more step, and the state after it: in float64, so that errors do not add up."""
     if state.position >= bank.length:
         raise ValueError(
             f"step {state.position + 1} is beyond the filters' horizon of {bank.length}: "
@@ -95,6 +96,12 @@ def features_step(
     form = bank.step(budget, state.x)
     x = form.a @ state.x + form.b[:, None] * u[:, None].to(state.x.dtype)
     return x[:, :budget].to(_real(u).dtype), FeatureState(x, state.position + 1)
+
+
+def _full_precision(u: Tensor) -> AbstractContextManager[object]:
+    """Autocast off, on devices that have it."""
+    kind = u.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def _checked(u: Tensor, bank: FilterBank) -> Tensor:

@@ -5,7 +5,7 @@ to any budget by copying those blocks into a model built small. Training, evalua
 by this contract alone.
 """
 
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class ElasticModel(nn.Module):
         full = self.config.n_filters
         return self.config.budgets if isinstance(full, int) else (*self.config.budgets, full)
 
-    def truncate(self, budget: Budget) -> Self:
+    def truncate(self, budget: Budget) -> "ElasticModel":
         return truncate(self, budget)
 
 

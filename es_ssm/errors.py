@@ -3,6 +3,12 @@
 import difflib
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+
+class MissingExtra(ImportError):
+    """An optional dependency that is not installed."""
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> int:
@@ -29,3 +35,12 @@ def nearest(value: object, options: Iterable[str]) -> str:
     """' (did you mean X?)', or nothing."""
     close = difflib.get_close_matches(str(value), list(options), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def optional(module: str, extra: str) -> Any:
+    """Import `module`, which the optional extra `extra` of es-ssm brings."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise MissingExtra(f"{package} is not installed: pip install 'es-ssm[{extra}]' brings it") from None

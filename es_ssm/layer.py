@@ -30,7 +30,7 @@ class SpectralLayer(nn.Module):
     def forward(
         self, u: Float[Tensor, "B L D"], budget: int | None = None, mask: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L D"]:
-        """Tokens where `mask` is false are as if they were not there: nothing of them reaches another token."""
+        """Where `mask` is false a token is as good as absent: nothing of it reaches another."""
         budget = whole("budget", self.n_filters if budget is None else budget, 1, self.n_filters)
         if mask is not None:
             u = u * mask[..., None]

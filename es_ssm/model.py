@@ -3,7 +3,7 @@
 `ModelConfig` says everything about a model but its task, which is the head's (heads.py).
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -105,7 +105,7 @@ class ModelConfig(Config):
         """`budget` as one int a layer, refused unless every layer has that many channels. None is full."""
         return _one_a_layer("budget", self.n_filters if budget is None else budget, self.layer_filters)
 
-    def truncated(self, budget: Budget) -> Self:
+    def truncated(self, budget: Budget) -> "ModelConfig":
         """The configuration of the model that `budget` leaves."""
         filters = self.layer_budgets(budget)
         assert self.budgets is not None

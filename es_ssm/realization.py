@@ -53,7 +53,7 @@ def realize(filters: Float[np.ndarray, "K L"], tolerance: float = 1e-6) -> Reali
     count = whole("number of filters", filters.shape[0], 1, min(length, MAX_FILTERS))
 
     largest = min(length, count + EXTRA_STATES)
-    phi = _basis(length, largest)
+    phi = _basis(length)[:largest]
     shift = phi[:, 1:] @ phi[:, :-1].T  # nested: the leading n x n block belongs to the first n channels
     coordinates = filters @ phi.T
     best = None
@@ -72,9 +72,10 @@ def realize(filters: Float[np.ndarray, "K L"], tolerance: float = 1e-6) -> Reali
     )
 
 
-@lru_cache(maxsize=8)
-def _basis(length: int, count: int) -> np.ndarray:
-    return exact_filters(length, count).filters
+@lru_cache(maxsize=2)
+def _basis(length: int) -> np.ndarray:
+    """The first channels, as many as any realization may need."""
+    return exact_filters(length, min(length, MAX_FILTERS + EXTRA_STATES)).filters
 
 
 def _shift_map(shift: np.ndarray, last: np.ndarray) -> np.ndarray:

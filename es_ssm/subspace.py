@@ -16,7 +16,7 @@ TOLERANCE = 1e-6
 
 
 def subspace_filters(length: int, n_filters: int, dtype: np.dtype, seed: int = 0) -> Filters:
-    """The leading eigenpairs of Z by subspace iteration with Rayleigh-Ritz steps, every product in `dtype`."""
+    """The leading eigenpairs of Z: subspace iteration with Rayleigh-Ritz steps, every product in `dtype`."""
     q_index = np.arange(2, 2 * length + 1, dtype=np.float64)
     generator = np.zeros(2 * length, dtype)
     generator[: 2 * length - 1] = 2 / (q_index**3 - q_index)  # h_2 .. h_2L

@@ -1,0 +1,46 @@
+# `make demo` and `make test` work on a fresh machine with Python 3.11, make and git.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup demo test check format bench torture clean
+
+help:
+	@echo "make demo     set up, then show the idea (a picture and ten exports under out/)"
+	@echo "make test     set up, then run the tests"
+	@echo "make check    format, lint, types"
+	@echo "make bench    the short benchmarks"
+	@echo "make torture  long random runs"
+
+setup: $(READY)
+
+# torch first and pinned: any other order may fetch gigabytes of another build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: setup
+	$(BIN)/es-ssm demo
+
+test: setup
+	$(BIN)/pytest -n auto
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m benchmarks.filters
+
+torture: setup
+	$(BIN)/pytest -n auto -m torture
+
+clean:
+	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache .hypothesis
