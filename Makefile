@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test check format bench torture clean
+.PHONY: help setup demo test check format bench paper torture clean
 
 help:
 	@echo "make demo     set up, then show the idea (a picture and ten exports under out/)"
 	@echo "make test     set up, then run the tests"
 	@echo "make check    format, lint, types"
 	@echo "make bench    the short benchmarks"
+	@echo "make paper    the tables of the paper that can be made here"
 	@echo "make torture  long random runs"
 
 setup: $(READY)
@@ -38,6 +39,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.filters
+
+paper: setup
+	for recipe in slimpajama-1.3b cadence-287m precision-160m ablation-770m lra-50m sc10-10m d4rl-halfcheetah; do \
+		$(BIN)/es-ssm ledger $$recipe || exit 1; done
 
 torture: setup
 	$(BIN)/pytest -n auto -m torture

@@ -8,7 +8,6 @@ never believed: it is made again, with a warning.
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+
+from .files import new_file
 
 FORMAT_VERSION = 1
 Arrays = dict[str, np.ndarray]
@@ -71,16 +72,6 @@ def _read(path: Path, wanted: str) -> Arrays:
 
 
 def _write(path: Path, key: str, arrays: Arrays) -> None:
-    """Write beside the target and rename: a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     data = save(arrays, metadata={"key": key, "sha256": _checksum(arrays)})
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with new_file(path) as work:
+        work.write_bytes(data)

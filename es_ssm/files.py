@@ -42,6 +42,7 @@ def new_file(path: Path) -> Iterator[Path]:
     os.close(handle)
     work = Path(name)
     try:
+        work.chmod(0o644)  # mkstemp makes it private
         yield work
         with work.open("rb") as file:
             os.fsync(file.fileno())

@@ -47,8 +47,8 @@ def realize(filters: Float[np.ndarray, "K L"], tolerance: float = 1e-6) -> Reali
         raise ValueError(f"filters must be an array of shape (K, L), got shape {filters.shape}")
     if not np.isfinite(filters).all():
         raise ValueError(f"filters must be finite, got {np.sum(~np.isfinite(filters))} values that are not")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
+    if not 0 < tolerance < np.inf:
+        raise ValueError(f"tolerance must be a finite number above 0, got {tolerance!r}")
     length = whole("length of the filters", filters.shape[1], 1, MAX_LENGTH)
     count = whole("number of filters", filters.shape[0], 1, min(length, MAX_FILTERS))
 

@@ -191,8 +191,8 @@ def test_filters_that_are_not_finite_are_refused(value):
         realize(filters)
 
 
-@pytest.mark.parametrize("tolerance", [0.0, -1e-6, float("nan")])
+@pytest.mark.parametrize("tolerance", [0.0, -1e-6, float("nan"), float("inf")])
 def test_a_tolerance_that_is_not_positive_is_refused(tolerance):
     with pytest.raises(ValueError) as refusal:
         realize(bank(100, 4), tolerance)
-    assert str(refusal.value) == f"tolerance must be above 0, got {tolerance!r}"
+    assert str(refusal.value) == f"tolerance must be a finite number above 0, got {tolerance!r}"

@@ -1,0 +1,1 @@
+"""Measurements: each module prints a table and appends a record to results/."""

@@ -1,0 +1,77 @@
+"""What every benchmark shares: single-thread CPU time, interleaving, and a record of the circumstances."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "results"
+PACKAGES = ("torch", "numpy", "scipy")
+
+
+def append(name: str, measured: Any) -> Path:
+    """Add one line to results/NAME.jsonl: what was measured, when, where, with what."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.jsonl"
+    line = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **circumstances(), "measured": measured}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    return path
+
+
+def circumstances() -> dict[str, Any]:
+    import torch
+
+    return {
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
+        "machine": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in PACKAGES},
+    }
+
+
+def cpu_times(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of CPU time of each call, the contestants taking turns, after one turn to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(repeats + 1):
+        for name, call in contestants.items():
+            start = time.process_time()
+            call()
+            if turn:
+                times[name].append(time.process_time() - start)
+    return times
+
+
+def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    """Theirs over ours, turn by turn: the median and the quartiles."""
+    each = sorted(b / a for a, b in zip(ours, theirs, strict=True))
+    return median(each), each[len(each) // 4], each[(3 * len(each)) // 4]
+
+
+def _module() -> str:
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec else Path(sys.argv[0]).stem
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
+    return found.stdout.strip()
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
