@@ -20,7 +20,11 @@ def append(name: str, measured: Any) -> Path:
     """Add one line to results/NAME.jsonl: what was measured, when, where, with what."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.jsonl"
-    line = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **circumstances(), "measured": measured}
+    line = {
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **circumstances(),
+        "measured": measured,
+    }
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
     return path
@@ -31,7 +35,8 @@ def circumstances() -> dict[str, Any]:
 
     return {
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
+        "commit": _git("rev-parse", "--short", "HEAD")
+        + ("+" if _git("status", "--porcelain", "-uno") else ""),
         "machine": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

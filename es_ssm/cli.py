@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from . import __version__
 from .errors import MissingExtra
@@ -56,7 +56,7 @@ def recipes() -> None:
     from .ledger import total
     from .recipes import RECIPES
 
-    table = Table("recipe", "what it is", "d", "layers", "K", "L", "parameters", box=None)
+    table = Table("recipe", "what it is", *_numbers("d", "layers", "K", "L", "parameters"), box=None)
     for name, found in RECIPES.items():
         config = found.config
         count = total(config, found.kind).parameters
@@ -77,9 +77,8 @@ def ledger(
 
     config, kind = _described(model)
     full = config.layer_filters[0]
-    parts = Table(
-        "one layer", "parameters", "MAC/token", "with K", title=f"{model}: layer 1 at K={full}", box=None
-    )
+    title = f"{model}: layer 1 at K={full}"
+    parts = Table("one layer", *_numbers("parameters", "MAC/token"), "with K", title=title, box=None)
     for entry in layer_entries(config, full):
         scales = "yes" if entry.scales else ""
         parts.add_row(entry.part, f"{entry.parameters:,}", f"{entry.macs:,.0f}", scales)
@@ -93,7 +92,8 @@ def ledger(
     if not isinstance(config.n_filters, int):
         budgets.append(config.n_filters)
     whole = total(config, kind)
-    sums = Table("budget", "parameters", "of all", "MMAC/token", "of all", title="the whole model", box=None)
+    columns = _numbers("parameters", "of all", "MMAC/token", "of all")
+    sums = Table("budget", *columns, title="the whole model", box=None)
     for budget in budgets:
         found = total(config, kind, budget)
         sums.add_row(
@@ -138,6 +138,10 @@ def demo(
     from .demo import run
 
     run(out, console)
+
+
+def _numbers(*headers: str) -> list[Column]:
+    return [Column(header, justify="right") for header in headers]
 
 
 def _described(name: str) -> "tuple[ModelConfig, type[ElasticModel]]":
