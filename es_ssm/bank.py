@@ -9,7 +9,7 @@ model at budget K and its export of K channels compute with the very same number
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class FilterBank:
     """The spectral channels of horizon `length`; the forms below give the first `budget` of them."""
 
     length: int
-    method: FilterMethod = "exact"
+    method: str = "exact"  # a FilterMethod
 
     def __post_init__(self) -> None:
         whole("length", self.length, 1, MAX_LENGTH)
@@ -69,9 +69,17 @@ class FilterBank:
 
     def chunked(self, budget: int, chunk: int, like: Tensor) -> ChunkedForm:
         """Their matrices for chunks of `chunk` steps."""
+        if chunk >= self.length:  # there is never a second chunk
+            return self.single(budget, chunk, like)
         inside = _form(_chunked, self, budget, chunk, like.device, like.dtype)[0]
         _, carry, advance = _form(_chunked, self, budget, chunk, like.device, torch.float64)
         return ChunkedForm(inside, carry, advance)
+
+    def single(self, budget: int, steps: int, like: Tensor) -> ChunkedForm:
+        """Their matrices for an input that is one chunk: no state, and none needed."""
+        inside = _form(_single, self, budget, steps, like.device, like.dtype)[0]
+        empty = inside.new_empty(0, dtype=torch.float64)
+        return ChunkedForm(inside, empty.view(0, steps), empty.view(0, 0))
 
     def step(self, budget: int, like: Tensor) -> StepForm:
         """Their matrices for one step of time."""
@@ -83,10 +91,6 @@ class FilterBank:
         if isinstance(found, ValueError):
             raise found
         return found
-
-    def chunked_state_size(self, budget: int, chunk: int) -> int:
-        """n of the chunked form."""
-        return self.chunked(budget, chunk, torch.empty(0)).carry.shape[0]
 
     def has_state_space(self, budget: int) -> bool:
         """Whether the chunked and the step form exist."""
@@ -125,7 +129,7 @@ def _filters(bank: FilterBank, budget: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _whole_bank(bank: FilterBank) -> np.ndarray:
-    return hankel_filters(bank.length, bank.n_filters, bank.method).filters
+    return hankel_filters(bank.length, bank.n_filters, cast(FilterMethod, bank.method)).filters
 
 
 def _taps(bank: FilterBank, budget: int, _: int) -> tuple[np.ndarray, ...]:
@@ -141,18 +145,19 @@ def _step(bank: FilterBank, budget: int, _: int) -> tuple[np.ndarray, ...]:
     return system.A, system.B
 
 
+def _single(bank: FilterBank, budget: int, steps: int) -> tuple[np.ndarray, ...]:
+    """Toeplitz[i, k, j] = phi_k(i - j): what input j does to output i."""
+    filters = _filters(bank, budget)
+    lag = np.arange(steps)[:, None] - np.arange(steps)
+    taps = np.pad(filters, ((0, 0), (0, max(0, steps - bank.length))))
+    return (np.where(lag >= 0, taps[:, np.abs(lag)], 0.0).transpose(1, 0, 2),)
+
+
 def _chunked(bank: FilterBank, budget: int, chunk: int) -> tuple[np.ndarray, ...]:
     """See `ChunkedForm`. The state is put in coordinates whose responses over the lags that a chunk can
     find in it (0 to L - T) are orthonormal: every entry of `inside` is then at most 1, and rounding the state
     to float32 costs nothing. In other coordinates it can cost 1e5 times as much: the channels are nearly
     dependent over part of their horizon. What `advance` amplifies instead, float64 absorbs."""
-    filters = _filters(bank, budget)
-    lag = np.arange(chunk)[:, None] - np.arange(chunk)  # lag[i, j] = i - j: output i, input j
-    taps = np.pad(filters, ((0, 0), (0, max(0, chunk - bank.length))))
-    toeplitz = np.where(lag >= 0, taps[:, np.abs(lag)], 0.0).transpose(1, 0, 2)  # (T, K, T)
-    if chunk >= bank.length:  # there is never a second chunk
-        return toeplitz, np.empty((0, chunk)), np.empty((0, 0))
-
     system = bank.realization(budget)
     from_state = np.empty((chunk, budget, len(system.B)))  # C A^(i+1)
     row = system.C
@@ -164,5 +169,6 @@ def _chunked(bank: FilterBank, budget: int, chunk: int) -> tuple[np.ndarray, ...
     seen = np.abs(from_state @ (basis * sizes)).max(axis=(0, 1)) > NEGLIGIBLE
     out, back = basis[:, seen] * sizes[seen], (basis[:, seen] / sizes[seen]).T
     carry = impulse_response(system.A, system.B, chunk)[:, ::-1]
+    (toeplitz,) = _single(bank, budget, chunk)
     inside = np.concatenate([toeplitz, from_state @ out], axis=2)
     return inside, back @ carry, back @ np.linalg.matrix_power(system.A, chunk) @ out

@@ -18,9 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .bank import FilterBank
+from .chunks import SeenByChunks, form_for, has_form
 from .errors import whole
-
-DEFAULT_CHUNK = 64
 
 
 class FeatureState(NamedTuple):
@@ -32,18 +31,17 @@ class FeatureState(NamedTuple):
 
 def features_direct(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Float[Tensor, "B L K D"]:
     """sum over tau <= t of phi_k(tau) u(t - tau), channel by channel as Toeplitz products in float64."""
-    u = _checked(u, bank).double()
+    u = checked(u, bank).double()
     steps = u.shape[1]
-    taps = bank.taps(budget, u)
-    lag = torch.arange(steps)[:, None] - torch.arange(steps)
-    toeplitz = [torch.where(lag.to(u.device) >= 0, tap[lag.abs()], 0.0) for tap in taps]
+    padded = F.pad(bank.taps(budget, u)[:, :steps], (steps - 1, 0))
+    toeplitz = padded.unfold(1, steps, 1).flip(2)  # [k, t, s] = phi_k(t - s), 0 for s > t
     return torch.stack([matrix @ u for matrix in toeplitz], dim=2)
 
 
 def features_fft(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Float[Tensor, "B L K D"]:
     """One real FFT of length 2L, a product with the filters' transforms, and one inverse."""
-    with _full_precision(u):
-        u = _real(_checked(u, bank))
+    with full_precision(u):
+        u = real(checked(u, bank))
         n = 2 * bank.length
         spectrum = torch.fft.rfft(u.transpose(1, 2), n=n)[:, :, None]  # (B, D, 1, L+1)
         product = torch.fft.irfft(spectrum * bank.transforms(budget, u), n=n)
@@ -51,30 +49,21 @@ def features_fft(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Fl
 
 
 def features_chunked(
-    u: Float[Tensor, "B L D"], bank: FilterBank, budget: int, chunk: int = DEFAULT_CHUNK
+    u: Float[Tensor, "B L D"], bank: FilterBank, budget: int, chunk: int | None = None
 ) -> Float[Tensor, "B L K D"]:
-    """Toeplitz products within chunks of `chunk` steps; all that came before enters through the state."""
-    with _full_precision(u):
-        u = _real(_checked(u, bank))
-        batch, steps, width = u.shape
-        chunk = min(chunk, bank.length)
-        form = bank.chunked(budget, chunk, u)
-        missing = -steps % chunk  # zeros in front: so no chunk starts later than L - T, as the form supposes
-        chunks = F.pad(u, (0, 0, missing, 0)).unflatten(1, (-1, chunk))  # (B, C, T, D)
-        gains = form.carry @ chunks.double()  # (B, C, n, D): what each chunk adds to the state
-        state = torch.zeros_like(gains[:, 0])
-        before = []
-        for gain in gains.unbind(1):
-            before.append(state)
-            state = form.advance @ state + gain
-        seen = torch.cat([chunks, torch.stack(before, dim=1).to(u.dtype)], dim=2)  # (B, C, T+n, D)
-        features = form.inside.flatten(0, 1) @ seen  # (B, C, T*K, D)
-        return features.view(batch, -1, budget, width)[:, missing:]
+    """Toeplitz products within chunks of time; all that came before enters through the state."""
+    with full_precision(u):
+        u = real(checked(u, bank))
+        steps = u.shape[1]
+        form = bank.chunked(budget, chunk, u) if chunk else form_for(bank, budget, steps, u)
+        seen: Tensor = SeenByChunks.apply(u, form)  # type: ignore[no-untyped-call]
+        features = form.inside.flatten(0, 1) @ seen  # (N, T*K, D)
+        return features.view(u.shape[0], -1, budget, u.shape[2])[:, -steps:]
 
 
 def spectral_features(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Float[Tensor, "B L K D"]:
-    """By matrix products where the bank has a state space, by FFT where it has none."""
-    features = features_chunked if bank.has_state_space(budget) else features_fft
+    """By matrix products where that can be, else by FFT."""
+    features = features_chunked if has_form(bank, budget, u.shape[1]) else features_fft
     return features(u, bank, budget)
 
 
@@ -95,19 +84,21 @@ def features_step(
         )
     form = bank.step(budget, state.x)
     x = form.a @ state.x + form.b[:, None] * u[:, None].to(state.x.dtype)
-    return x[:, :budget].to(_real(u).dtype), FeatureState(x, state.position + 1)
+    return x[:, :budget].to(real(u).dtype), FeatureState(x, state.position + 1)
 
 
-def _full_precision(u: Tensor) -> AbstractContextManager[object]:
+def full_precision(u: Tensor) -> AbstractContextManager[object]:
     """Autocast off, on devices that have it."""
     kind = u.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
-def _checked(u: Tensor, bank: FilterBank) -> Tensor:
+def checked(u: Tensor, bank: FilterBank) -> Tensor:
+    """u, if it is not longer than the horizon."""
     whole("length of the input", u.shape[1], 1, bank.length)
     return u
 
 
-def _real(u: Tensor) -> Tensor:
+def real(u: Tensor) -> Tensor:
+    """u in float32, unless it has float64."""
     return u if u.dtype == torch.float64 else u.float()

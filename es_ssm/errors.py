@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
+from operator import index
 from typing import Any
 
 
@@ -14,13 +15,13 @@ class MissingExtra(ImportError):
 def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     """`value` as an int within [low, high]; booleans and floats are refused."""
     number = None
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        with suppress(TypeError):  # arrays have __index__ too, and most refuse it
-            number = value.__index__()
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            number = index(value)  # type: ignore[arg-type]
     if number is None or number < low or (high is not None and number > high):
         span = f"from {low} to {high}" if high is not None else f"of at least {low}"
         raise ValueError(f"{name} must be a whole number {span}, got {value!r}")
-    return int(number)
+    return number
 
 
 def choice(name: str, value: object, allowed: Iterable[str]) -> str:

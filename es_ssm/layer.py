@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from .bank import FilterBank
-from .conv import spectral_features
 from .errors import whole
+from .mixing import mix
 
 PROJECTION_STD = 1e-3
 
@@ -34,7 +34,13 @@ class SpectralLayer(nn.Module):
         budget = whole("budget", self.n_filters if budget is None else budget, 1, self.n_filters)
         if mask is not None:
             u = u * mask[..., None]
-        features = spectral_features(u, self.bank, budget)  # (B, L, K, D), float32 whatever autocast says
-        gates = self.gate(u, budget).to(features.dtype) / sqrt(budget)  # (B, L, K)
-        gated = (features * gates[..., None]).flatten(2)  # gate first, then one product for all channels
-        return gated.to(u.dtype) @ self.projections[:budget].flatten(0, 1)
+        gates = self.gate(u, budget) / sqrt(budget)
+        return mix(u, gates, self.projections, self.bank, working_dtype(self.projections))
+
+
+def working_dtype(parameter: Tensor) -> torch.dtype:
+    """What autocast asks for, or else the parameter's own."""
+    kind = parameter.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return parameter.dtype

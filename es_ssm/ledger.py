@@ -4,11 +4,10 @@
 Elementwise work (norms, activations, gating) is left out, as there.
 """
 
-from math import log2
 from typing import NamedTuple
 
 from .bank import FilterBank
-from .conv import DEFAULT_CHUNK
+from .chunks import feature_macs
 from .elastic import ElasticModel
 from .heads import DecisionModel, LanguageModel, PairClassifier
 from .model import FFN_FACTOR, Budget, ModelConfig
@@ -36,29 +35,17 @@ def layer_entries(config: ModelConfig, budget: int) -> list[Entry]:
     d, half = config.d_model, config.d_model // 2
     adaptive, channel = config.gate == "adaptive", config.gate == "channel"
     wide = FFN_FACTOR * d
+    bank = FilterBank(config.max_length, config.filter_method)
+    features = d * sum(feature_macs(bank, budget, config.max_length)) / config.max_length
     return [
         Entry("channel projections M_k", budget * d * d, budget * d * d, True),
         Entry("gate, output row", budget * half * adaptive, budget * half * adaptive, True),
         Entry("gate, output bias", budget * (adaptive or channel), 0, True),
-        Entry("spectral features", 0, feature_macs(config, budget), True),
+        Entry("spectral features", 0, features, True),
         Entry("gate, hidden layer", (d * half + half) * adaptive, d * half * adaptive, False),
         Entry("FFN", 2 * d * wide + wide + d, 2 * d * wide, False),
         Entry("two LayerNorms", 4 * d, 0, False),
     ]
-
-
-def feature_macs(config: ModelConfig, budget: int) -> float:
-    """Multiply-accumulates a token for the features of one layer, over a sequence of full length."""
-    bank = FilterBank(config.max_length, config.filter_method)
-    d, length = config.d_model, config.max_length
-    if bank.has_state_space(budget):
-        chunk = min(DEFAULT_CHUNK, length)
-        state = bank.chunked_state_size(budget, chunk)
-        chunks = -(-length // chunk)
-        each = budget * chunk * (chunk + state) + state * chunk + state * state
-        return d * chunks * each / length
-    transform = 2.5 * 2 * length * log2(2 * length) / 2  # one real FFT of length 2L, in multiply-accumulates
-    return d * ((1 + budget) * transform + budget * 3 * (length + 1)) / length
 
 
 def head_entries(config: ModelConfig, kind: type[ElasticModel]) -> list[Entry]:

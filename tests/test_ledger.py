@@ -1,5 +1,7 @@
 """The ledger's closed forms against the paper's tables, real parameter counts and torch's FLOP counter."""
 
+from functools import partial
+
 import pytest
 import torch
 from models import HEADS, config, inputs, make
@@ -7,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from es_ssm.bank import FilterBank
 from es_ssm.ledger import head_entries, layer_entries, total
+from es_ssm.mixing import _mix_backward, mix, mix_backward, mix_forward
 from es_ssm.recipes import RECIPES
 
 # Millions of parameters by the paper's tables. Its own figures are rounded, and for the ablations
@@ -60,32 +63,64 @@ def test_the_ledger_counts_what_is_there_on_the_meta_device(name):
         assert total(found.config, found.kind, budget).parameters == counted
 
 
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the flops of a call, those inside the mixing operator product by product."""
+
+    def mix(u, gates, projections, bank, dtype):
+        return mix_forward(u, gates, projections, bank, dtype)
+
+    monkeypatch.setattr("es_ssm.layer.mix", mix)
+
+    def count(call):
+        counter = FlopCounterMode(display=False)
+        with counter, torch.no_grad():
+            call()
+        return counter.get_total_flops()
+
+    return count
+
+
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("gate", ["adaptive", "channel", "uniform"])
-def test_parameters_and_flops_of_every_head_and_gate(kind, gate):
+def test_parameters_and_flops_of_every_head_and_gate(kind, gate, counted):
     model = make(kind, gate=gate)
     x = inputs(kind, batch=1)
     for budget in [*model.budgets, (3, 12, 5)]:
-        counter = FlopCounterMode(display=False)
-        with counter:
-            model(x, budget)
         tokens = 48 * (2 if kind.__name__ == "PairClassifier" else 1)
         found = total(model.config, kind, budget)
         assert found.parameters == sum(p.numel() for p in model.truncate(budget).parameters())
-        assert 2 * tokens * found.macs == pytest.approx(counter.get_total_flops(), rel=1e-9)
+        assert 2 * tokens * found.macs == pytest.approx(counted(lambda b=budget: model(x, b)), rel=1e-9)
 
 
-def test_flops_of_a_large_model_without_its_memory():
+def test_flops_of_a_large_model_without_its_memory(counted):
     """torch's counter runs the whole network on the meta device, at a horizon of several chunks."""
     found = RECIPES["slimpajama-1.3b"]
     with torch.device("meta"):
         model = found.kind(found.config)
         tokens = torch.zeros(1, 2048, dtype=torch.long)
-    counter = FlopCounterMode(display=False)
-    with counter:
-        model(tokens, 3)
-    counted = counter.get_total_flops() / 2 / 2048
-    assert total(found.config, found.kind, 3).macs == pytest.approx(counted, rel=1e-9)
+    macs = counted(lambda: model(tokens, 3)) / 2 / 2048
+    assert total(found.config, found.kind, 3).macs == pytest.approx(macs, rel=1e-9)
+
+
+@pytest.mark.parametrize(("length", "budget"), [(288, 20), (40, 8)])
+def test_torchs_counter_sees_into_the_mixing_operator(length, budget):
+    """The formula that stands for the operator, against its products counted one by one."""
+    given = [torch.randn(2, length, 6), torch.rand(2, length, budget), torch.randn(budget, 6, 5)]
+    bank, grad = FilterBank(300), torch.randn(2, length, 5)
+    for call, inside in (
+        (partial(mix, *given, bank, torch.float32), partial(mix_forward, *given, bank, torch.float32)),
+        (
+            partial(_mix_backward, grad, *given, 300, "exact", torch.float32),
+            partial(mix_backward, grad, *given, bank, torch.float32),
+        ),
+    ):
+        counts = []
+        for run in (call, inside):
+            with FlopCounterMode(display=False) as counter:
+                run()
+            counts.append(counter.get_total_flops())
+        assert counts[0] == counts[1] > 0
 
 
 def test_one_more_channel_costs_what_the_paper_says():
