@@ -5,6 +5,7 @@
 percent of the work.
 """
 
+from functools import lru_cache
 from math import log2
 from typing import Any
 
@@ -16,11 +17,12 @@ from torch import Tensor
 from .bank import ChunkedForm, FilterBank
 
 CHUNK = 32
+ACCURATE = 1e-5  # of filters of norm 1: more, and the chunks are not used
 
 
 def has_form(bank: FilterBank, budget: int, steps: int) -> bool:
-    """Whether chunks can do it. Many channels over a short horizon have no accurate state space."""
-    return _is_short(budget, steps) or bank.has_state_space(budget)
+    """Whether chunks can do it: many channels over a short horizon have no accurate state space."""
+    return _is_short(budget, steps) or _is_accurate(bank, budget)
 
 
 def form_for(bank: FilterBank, budget: int, steps: int, like: Tensor) -> ChunkedForm:
@@ -30,6 +32,20 @@ def form_for(bank: FilterBank, budget: int, steps: int, like: Tensor) -> Chunked
 
 def _is_short(budget: int, steps: int) -> bool:
     return steps <= CHUNK + budget  # the state has a few more than `budget` numbers
+
+
+@lru_cache
+def _is_accurate(bank: FilterBank, budget: int) -> bool:
+    """Whether the features of an impulse, made in chunks, are the filters. A state space that holds for one
+    step at a time may not for powers of it."""
+    if not bank.has_state_space(budget):
+        return False
+    impulse = torch.zeros(1, bank.length, 1, dtype=torch.float64)
+    impulse[0, 0] = 1
+    form = bank.chunked(budget, CHUNK, impulse)
+    offset = -bank.length % form.inside.shape[0]
+    features = (form.inside @ seen_by_chunks(impulse, form)[:, None]).flatten(0, 1)[offset:, :, 0]
+    return bool((features - bank.taps(budget, impulse).T).norm(dim=0).max() < ACCURATE)
 
 
 def feature_macs(bank: FilterBank, budget: int, steps: int) -> tuple[int, int]:

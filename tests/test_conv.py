@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ssm.bank import FilterBank
+from es_ssm.chunks import has_form
 from es_ssm.conv import (
     features_chunked,
     features_direct,
@@ -138,6 +139,19 @@ def test_features_are_float32_under_autocast_and_for_low_precision_inputs(featur
     assert found.dtype == torch.float32
     assert torch.equal(found, features(u, bank, 8))
     assert features(u.to(dtype), bank, 8).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("horizon", "budget"), [(155, 40), (180, 40), (200, 40), (263, 44), (400, 48), (416, 48), (2048, 48)]
+)
+def test_more_channels_than_32_are_accurate_by_one_way_or_another(horizon, budget):
+    """The step's state space is good here, but for all save the last its powers are not."""
+    bank, u = FilterBank(horizon), torch.randn(1, horizon, 4)
+    assert bank.has_state_space(budget)
+    assert has_form(bank, budget, horizon) == (horizon == 2048)
+    expected = features_direct(u, bank, budget)
+    assert worst_channel(spectral_features(u, bank, budget), expected) < TOLERANCE[torch.float32]
+    assert worst_channel(by_steps(u, bank, budget), expected) < TOLERANCE[torch.float32]
 
 
 def test_where_no_state_space_exists_the_features_come_by_fft():
