@@ -33,7 +33,7 @@ class SpectralLayer(nn.Module):
         """Where `mask` is false a token is as good as absent: nothing of it reaches another."""
         budget = whole("budget", self.n_filters if budget is None else budget, 1, self.n_filters)
         if mask is not None:
-            u = u * mask[..., None]
+            u = u.masked_fill(~mask[..., None], 0)
         gates = self.gate(u, budget) / sqrt(budget)
         return mix(u, gates, self.projections, self.bank, working_dtype(self.projections))
 
