@@ -4,17 +4,20 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .errors import nearest
+from .errors import nearest, shown
 
 AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 class Config(BaseModel):
-    """Subclasses state their fields, with their defaults, beside the code that they configure."""
+    """Subclasses state their fields, with their defaults, beside the code that they configure.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Types are strict: a string is never read as a number.
+    """
 
-    def __init__(self, **values: Any) -> None:
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as problem:
@@ -35,4 +38,4 @@ def _sentence(kind: type[BaseModel], problem: ValidationError) -> str:
         return f"{kind.__name__} has no {name!r}{nearest(name, kind.model_fields)}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    return f"{name}: {first['msg'].lower()}, got {first['input']!r}"
+    return f"{name}: {first['msg'].lower()}, got {shown(first['input'])}"

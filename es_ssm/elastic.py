@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from .errors import instance
 from .model import Budget, ModelConfig
 
 
@@ -18,15 +19,13 @@ class ElasticModel(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = instance("config", config, ModelConfig)
         self.backbone = config.backbone()
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
         """What the model is meant to run at, full budget last."""
-        assert self.config.budgets is not None
-        full = self.config.n_filters
-        return self.config.budgets if isinstance(full, int) else (*self.config.budgets, full)
+        return self.config.all_budgets
 
     def truncate(self, budget: Budget) -> "ElasticModel":
         return truncate(self, budget)
@@ -40,6 +39,7 @@ def truncate(model: Model, budget: Budget) -> Model:
 
     Its full budget computes bit for bit what `model` computes at `budget`.
     """
+    instance("model", model, ElasticModel)
     with torch.device("meta"):
         small = type(model)(model.config.truncated(budget))
     whole = dict(model.named_parameters())

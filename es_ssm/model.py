@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from .bank import FilterBank
 from .config import Config
-from .errors import choice, whole
+from .errors import choice, shown, whole
 from .filters import FILTER_METHODS, MAX_FILTERS, MAX_LENGTH
 from .gates import GATES
 from .layer import SpectralLayer
@@ -22,22 +22,23 @@ Budget = int | tuple[int, ...]  # the same for every layer, or one for each
 PAPER_BUDGETS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 FFN_FACTOR = 4
 EMBEDDING_STD = 0.02
+MAX_WIDTH, MAX_LAYERS, MAX_ROWS = 65_536, 1_024, 2**24  # beyond any use, and soon refused in a bad file
 
 
 class ModelConfig(Config):
     """An ES-SSM: `n_layers` blocks of width `d_model` over `n_filters` channels of horizon `max_length`.
 
     `n_filters` may differ from layer to layer, as it does after a truncation by layer. `budgets` are what
-    the model is trained and evaluated at, full budget last; None means the paper's ten as far as they fit.
+    the model is trained and evaluated at, full budget last; by default the paper's ten as far as they fit.
     A model takes tokens below `vocab_size`, or vectors of `input_dim` numbers where that is set. The last
     five fields belong to one head each.
     """
 
     d_model: int
     n_layers: int
-    n_filters: Budget
     max_length: int
-    budgets: tuple[int, ...] | None = None
+    n_filters: Budget
+    budgets: tuple[int, ...] = Field(default=None, validate_default=True)
     vocab_size: int = 258
     gate: Literal["adaptive", "channel", "uniform"] = "adaptive"
     filter_method: Literal["exact", "subspace-float64", "subspace-float32"] = "exact"
@@ -49,20 +50,30 @@ class ModelConfig(Config):
     action_dim: int | None = None
     episode_length: int = 1000
 
-    @field_validator("d_model", "n_layers", "vocab_size", "episode_length", mode="before")
+    @field_validator("d_model", mode="before")
     @classmethod
-    def _size(cls, value: object, info: Any) -> int:
-        return whole(info.field_name, value, 2 if info.field_name == "d_model" else 1)
+    def _width(cls, value: object) -> int:
+        return whole("d_model", value, 2, MAX_WIDTH)
 
-    @field_validator("input_dim", "n_classes", "state_dim", "action_dim", mode="before")
+    @field_validator("n_layers", mode="before")
     @classmethod
-    def _optional_size(cls, value: object, info: Any) -> int | None:
-        return None if value is None else whole(info.field_name, value, 1)
+    def _depth(cls, value: object) -> int:
+        return whole("n_layers", value, 1, MAX_LAYERS)
 
     @field_validator("max_length", mode="before")
     @classmethod
     def _horizon(cls, value: object) -> int:
         return whole("max_length", value, 1, MAX_LENGTH)
+
+    @field_validator("vocab_size", "episode_length", mode="before")
+    @classmethod
+    def _size(cls, value: object, info: Any) -> int:
+        return whole(info.field_name, value, 1, MAX_ROWS)
+
+    @field_validator("input_dim", "n_classes", "state_dim", "action_dim", mode="before")
+    @classmethod
+    def _optional_size(cls, value: object, info: Any) -> int | None:
+        return None if value is None else whole(info.field_name, value, 1, MAX_ROWS)
 
     @field_validator("gate", mode="before")
     @classmethod
@@ -74,27 +85,38 @@ class ModelConfig(Config):
     def _filter_method(cls, value: object) -> str:
         return choice("filter_method", value, FILTER_METHODS)
 
-    @model_validator(mode="before")
+    @field_validator("n_filters", mode="before")
     @classmethod
-    def _budgets(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Settle n_filters and budgets, which depend on other fields."""
-        if not {"n_layers", "n_filters", "max_length"} <= values.keys():
-            return values  # pydantic names the missing one
-        layers = whole("n_layers", values["n_layers"], 1)
-        most = min(whole("max_length", values["max_length"], 1, MAX_LENGTH), MAX_FILTERS)
-        filters = _one_a_layer("n_filters", values["n_filters"], [most] * layers)
-        smallest, uniform = min(filters), len(set(filters)) == 1
-        budgets = values.get("budgets")
-        if budgets is None:
-            budgets = [b for b in PAPER_BUDGETS if b < smallest] + [smallest]
-        elif not isinstance(budgets, (list, tuple)) or not budgets:
-            raise ValueError(f"budgets must be a list of whole numbers, got {budgets!r}")
-        budgets = tuple(whole("each of budgets", b, 1, smallest) for b in budgets)
+    def _filters(cls, value: object, info: Any) -> object:
+        """One number where all layers have the same."""
+        if not {"n_layers", "max_length"} <= info.data.keys():
+            return value  # one of those is refused already
+        most = min(info.data["max_length"], MAX_FILTERS)
+        filters = _one_a_layer("n_filters", value, [most] * info.data["n_layers"])
+        return filters[0] if len(set(filters)) == 1 else filters
+
+    @field_validator("budgets", mode="before")
+    @classmethod
+    def _budgets(cls, value: object, info: Any) -> object:
+        if "n_filters" not in info.data:
+            return value
+        filters = info.data["n_filters"]
+        smallest = min(filters) if isinstance(filters, tuple) else filters
+        if value is None:
+            return (*(b for b in PAPER_BUDGETS if b < smallest), smallest)
+        if not isinstance(value, (list, tuple)) or not value:
+            raise ValueError(f"budgets must be a list of whole numbers, got {shown(value)}")
+        budgets = tuple(whole("each of budgets", b, 1, smallest) for b in value)
         if list(budgets) != sorted(set(budgets)):
             raise ValueError(f"budgets must ascend without repeats, got {budgets!r}")
-        if uniform and budgets[-1] != smallest:
+        if isinstance(filters, int) and budgets[-1] != smallest:
             raise ValueError(f"budgets must end with the full budget {smallest} (n_filters), got {budgets!r}")
-        return {**values, "n_filters": smallest if uniform else filters, "budgets": budgets}
+        return budgets
+
+    @property
+    def all_budgets(self) -> tuple[Budget, ...]:
+        """What the model is meant to run at: `budgets`, then the full one where layers differ."""
+        return self.budgets if isinstance(self.n_filters, int) else (*self.budgets, self.n_filters)
 
     @property
     def layer_filters(self) -> tuple[int, ...]:
@@ -108,7 +130,6 @@ class ModelConfig(Config):
     def truncated(self, budget: Budget) -> "ModelConfig":
         """The configuration of the model that `budget` leaves."""
         filters = self.layer_budgets(budget)
-        assert self.budgets is not None
         below = tuple(b for b in self.budgets if b < min(filters))
         return self.replace(n_filters=filters, budgets=(*below, min(filters)))
 

@@ -102,6 +102,12 @@ def test_default_budgets_are_the_papers_as_far_as_they_fit():
     assert config(n_filters=10).budgets == (2, 3, 4, 5, 6, 8, 10)
     assert config(n_filters=1).budgets == (1,)
     assert config(n_filters=(4, 7, 5)).budgets == (2, 3, 4)
+    assert config(n_filters=10, budgets=None) == config(n_filters=10)
+
+
+def test_all_budgets_end_with_the_full_one():
+    assert config(n_filters=10).all_budgets == (2, 3, 4, 5, 6, 8, 10)
+    assert config(n_filters=(4, 7, 5)).all_budgets == (2, 3, 4, (4, 7, 5))
 
 
 def test_one_number_of_filters_for_all_layers_is_written_as_one():
@@ -120,11 +126,11 @@ def test_truncated_configurations():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"d_model": 0}, "d_model must be a whole number of at least 2, got 0"),
-        ({"d_model": -4}, "d_model must be a whole number of at least 2, got -4"),
-        ({"d_model": 8.0}, "d_model must be a whole number of at least 2, got 8.0"),
-        ({"n_layers": 0}, "n_layers must be a whole number of at least 1, got 0"),
-        ({"n_layers": True}, "n_layers must be a whole number of at least 1, got True"),
+        ({"d_model": 0}, "d_model must be a whole number from 2 to 65536, got 0"),
+        ({"d_model": -4}, "d_model must be a whole number from 2 to 65536, got -4"),
+        ({"d_model": 8.0}, "d_model must be a whole number from 2 to 65536, got 8.0"),
+        ({"n_layers": 0}, "n_layers must be a whole number from 1 to 1024, got 0"),
+        ({"n_layers": True}, "n_layers must be a whole number from 1 to 1024, got True"),
         ({"max_length": 0}, "max_length must be a whole number from 1 to 131072, got 0"),
         ({"max_length": 200_000}, "max_length must be a whole number from 1 to 131072, got 200000"),
         ({"n_filters": 0}, "n_filters must be a whole number from 1 to 48, got 0"),
@@ -145,9 +151,15 @@ def test_truncated_configurations():
         ({"gate": "adaptativ"}, r"gate must be one of .*, got 'adaptativ' \(did you mean adaptive\?\)"),
         ({"filter_method": "eigh"}, "filter_method must be one of exact, .*, got 'eigh'"),
         ({"dropout": 1.0}, "dropout: input should be less than 1, got 1.0"),
+        ({"dropout": float("nan")}, "dropout: input should be less than 1, got nan"),
+        ({"dropout": "0.1"}, "dropout: input should be a valid number, got '0.1'"),
+        ({"dropout": True}, "dropout: input should be a valid number, got True"),
+        ({"d_model": 10**12}, "d_model must be a whole number from 2 to 65536, got 1000000000000"),
+        ({"n_layers": 10**7}, "n_layers must be a whole number from 1 to 1024, got 10000000"),
+        ({"self": 1}, "ModelConfig has no 'self'"),
         ({"drop_path": -0.1}, "drop_path: input should be greater than or equal to 0, got -0.1"),
-        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, got 0"),
-        ({"n_classes": 0}, "n_classes must be a whole number of at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number from 1 to 16777216, got 0"),
+        ({"n_classes": 0}, "n_classes must be a whole number from 1 to 16777216, got 0"),
         ({"n_filter": 4}, r"ModelConfig has no 'n_filter' \(did you mean n_filters\?\)"),
     ],
 )
