@@ -26,7 +26,7 @@ def cache_folder() -> Path:
     """`ES_SSM_CACHE`, or `es-ssm` in the XDG cache folder."""
     own = os.environ.get("ES_SSM_CACHE")
     if own:
-        return Path(own)
+        return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "es-ssm"
 
 

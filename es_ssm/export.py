@@ -1,33 +1,35 @@
 """One checkpoint, many models: each budget written as a folder of its own."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from .checkpoint import save
 from .elastic import ElasticModel, truncate
+from .errors import instance, shown
+from .files import refuse_existing
 from .model import Budget
 
 
-def export(model: ElasticModel, folder: str | Path, budgets: Iterable[Budget]) -> Iterator[Path]:
-    """Write `model` truncated to each budget under `folder`, giving each path when it is there.
+def export(model: ElasticModel, folder: str | Path, budgets: Iterable[Budget]) -> list[Path]:
+    """Write `model` truncated to each budget, as a folder each under `folder`; a repeated budget once.
 
     All budgets are checked before the first is written.
     """
-    wanted = list(budgets)
-    targets = [Path(folder) / budget_name(budget) for budget in wanted]
-    for budget, target in zip(wanted, targets, strict=True):
+    instance("model", model, ElasticModel)
+    if not isinstance(budgets, Iterable) or isinstance(budgets, str):
+        raise ValueError(f"budgets must be a list of budgets, got {shown(budgets)}")
+    targets = {}
+    for budget in budgets:
         model.config.layer_budgets(budget)
-        if target.exists():
-            raise FileExistsError(
-                f"{target} exists already and nothing is overwritten: remove it, or choose another"
-            )
-    for budget, target in zip(wanted, targets, strict=True):
-        yield save(truncate(model, budget), target)
+        target = Path(folder) / budget_name(budget)
+        refuse_existing(target)
+        targets[target] = budget
+    return [save(truncate(model, budget), target) for target, budget in targets.items()]
 
 
 def budget_name(budget: Budget) -> str:
     """budget-8, or budget-3-3-4 for one number a layer."""
-    numbers = budget if isinstance(budget, tuple) else (budget,)
+    numbers = budget if isinstance(budget, (list, tuple)) else (budget,)
     return "-".join(["budget", *map(str, numbers)])
 
 

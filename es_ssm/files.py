@@ -14,10 +14,7 @@ BLOCK = 1 << 20
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `path` when the block ends well. A folder with content is refused."""
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(
-            f"{path} exists already and nothing is overwritten: remove it, or choose another"
-        )
+    refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=path.parent, prefix=".writing-"))
     try:
@@ -32,6 +29,18 @@ def new_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def refuse_existing(path: Path) -> None:
+    """Unless `path` can become a new folder, or is an empty one."""
+    for above in path.parents:
+        if above.exists() and not above.is_dir():
+            raise NotADirectoryError(f"{path} cannot be made: {above} is not a folder")
+    empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    if os.path.lexists(path) and not empty:
+        raise FileExistsError(
+            f"{path} exists already and nothing is overwritten: remove it, or choose another"
+        )
 
 
 @contextmanager

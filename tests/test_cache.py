@@ -51,6 +51,12 @@ def test_the_folder_is_the_one_in_the_environment(monkeypatch):
     assert cache_folder() == Path("/somewhere/own")
 
 
+def test_the_environment_may_name_the_home_folder(monkeypatch):
+    monkeypatch.setenv("ES_SSM_CACHE", "~/own")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder() == Path("/home/someone/own")
+
+
 @pytest.mark.parametrize("own", [None, ""])
 def test_otherwise_it_lies_in_the_xdg_cache(monkeypatch, own):
     monkeypatch.delenv("ES_SSM_CACHE")

@@ -10,7 +10,7 @@ from es_ssm.export import budget_name, parse_budget
 
 def test_every_budget_gets_a_folder(tmp_path):
     model, x = make(), inputs()
-    paths = list(export(model, tmp_path / "out", [*model.budgets, (3, 12, 5)]))
+    paths = export(model, tmp_path / "out", [*model.budgets, (3, 12, 5)])
     assert [p.name for p in paths] == [f"budget-{k}" for k in model.budgets] + ["budget-3-12-5"]
     sizes = [(p / "model.safetensors").stat().st_size for p in paths[: len(model.budgets)]]
     assert sizes == sorted(sizes)
@@ -27,17 +27,47 @@ def test_an_export_can_be_exported_again(tmp_path):
 
 def test_a_bad_budget_stops_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="budget must be a whole number from 1 to 12, got 99"):
-        list(export(make(), tmp_path / "out", [2, 99]))
+        export(make(), tmp_path / "out", [2, 99])
     assert not (tmp_path / "out").exists()
 
 
 def test_an_existing_export_is_kept(tmp_path):
-    list(export(make(), tmp_path, [4]))
+    export(make(), tmp_path, [4])
     before = (tmp_path / "budget-4" / "model.safetensors").read_bytes()
     with pytest.raises(FileExistsError, match="budget-4 exists already"):
-        list(export(make(seed=1), tmp_path, [2, 4]))
+        export(make(seed=1), tmp_path, [2, 4])
     assert not (tmp_path / "budget-2").exists()
     assert (tmp_path / "budget-4" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.usefixtures("as_users_run")
+def test_a_repeated_budget_is_written_once(tmp_path):
+    paths = export(make(), tmp_path, [4, (3, 12, 5), 4, [3, 12, 5]])
+    assert [p.name for p in paths] == ["budget-4", "budget-3-12-5"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["budget-3-12-5", "budget-4"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(NotADirectoryError, match=r"out/budget-4 cannot be made: .*out is not a folder$"):
+        export(make(), tmp_path / "out", [4])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "budget-4").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="budget-4 exists already"):
+        export(make(), tmp_path / "other", [4])
+
+
+@pytest.mark.usefixtures("as_users_run")
+def test_what_cannot_be_exported(tmp_path):
+    with pytest.raises(ValueError, match=r"^budgets must be a list of budgets, got 4$"):
+        export(make(), tmp_path, 4)
+    with pytest.raises(ValueError, match=r"^budgets must be a list of budgets, got '4'$"):
+        export(make(), tmp_path, "4")
+    with pytest.raises(ValueError, match=r"^budget must be a whole number from 1 to 12, got '4'$"):
+        export(make(), tmp_path, ["4"])
+    with pytest.raises(ValueError, match=r"^model must be of type ElasticModel, got Linear"):
+        export(torch.nn.Linear(2, 2), tmp_path, [4])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_budgets_as_text():
