@@ -42,18 +42,22 @@ def tensor(
     """`value` if it is a tensor of `shape`, where a letter is any size but 0, and of one of `dtypes`."""
     from torch import Tensor
 
-    wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
     if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a tensor of shape {wanted}, got {shown(value)}")
+        raise ValueError(f"{name} must be a tensor of shape {_tuple(shape)}, got {shown(value)}")
     sizes = tuple(value.shape)
     fits = len(sizes) == len(shape) and all(
         size == want if isinstance(want, int) else size > 0 for size, want in zip(sizes, shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"{name} must be of shape {wanted} with no size 0, got {sizes}")
+        raise ValueError(f"{name} must be of shape {_tuple(shape)} with no size 0, got {_tuple(sizes)}")
     if value.dtype not in dtypes:
         raise ValueError(f"{name} must be of type {' or '.join(map(str, dtypes))}, got {value.dtype}")
     return value
+
+
+def _tuple(sizes: Sequence[int | str]) -> str:
+    """As Python writes a tuple, with letters unquoted."""
+    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
 def shown(value: object) -> str:

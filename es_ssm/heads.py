@@ -12,11 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from .elastic import ElasticModel
-from .errors import whole
+from .errors import instance, tensor, whole
 from .model import EMBEDDING_STD, Budget, ModelConfig
 
 PAD = 0
 BOS = 1
+INTEGERS = (torch.int64, torch.int32)  # what an embedding can look up
+NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+TRUTHS = (torch.bool,)
 
 
 class TokenEmbedding(nn.Embedding):
@@ -30,12 +33,15 @@ class TokenEmbedding(nn.Embedding):
         self._fill_padding_idx_with_zero()
 
     def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
-        if tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ValueError(f"tokens must be integers, got {tokens.dtype}")
-        if tokens.device.type == "cpu" and not torch.compiler.is_compiling() and tokens.numel():
-            whole("largest token", int(tokens.max()), 0, self.num_embeddings - 1)
-            whole("smallest token", int(tokens.min()), 0, self.num_embeddings - 1)
+        in_range("token", tokens, self.num_embeddings)
         return super().forward(tokens)
+
+
+def in_range(name: str, values: Int[Tensor, "*shape"], count: int) -> None:
+    """Refuse what an embedding of `count` rows cannot look up; looking costs time anywhere but on a CPU."""
+    if values.device.type == "cpu" and not torch.compiler.is_compiling():
+        whole(f"largest {name}", int(values.max()), 0, count - 1)
+        whole(f"smallest {name}", int(values.min()), 0, count - 1)
 
 
 def embedder(config: ModelConfig) -> nn.Module:
@@ -47,8 +53,18 @@ def mean_pool(x: Float[Tensor, "B L D"], mask: Bool[Tensor, "B L"] | None) -> Fl
     """The mean over real positions."""
     if mask is None:
         return x.mean(1)
-    weights = mask.to(x.dtype)[..., None]
-    return (x * weights).sum(1) / weights.sum(1).clamp(min=1)
+    total = x.masked_fill(~mask[..., None], 0).sum(1)  # not a product, which keeps NaN
+    return total / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def check_inputs(config: ModelConfig, inputs: object, mask: object, *shape: int | str) -> None:
+    """That `inputs` are tokens of `shape`, or vectors of `input_dim` numbers there, and `mask` fits them."""
+    if config.input_dim is None:
+        found = tensor("tokens", inputs, shape, INTEGERS)
+    else:
+        found = tensor("vectors", inputs, (*shape, config.input_dim), NUMBERS)
+    if mask is not None:
+        tensor("mask", mask, found.shape[: len(shape)], TRUTHS)
 
 
 class LanguageModel(ElasticModel):
@@ -56,6 +72,7 @@ class LanguageModel(ElasticModel):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
+        _refused(config, "input_dim", type(self).__name__)
         self.embedding = TokenEmbedding(config)
 
     def forward(
@@ -64,6 +81,7 @@ class LanguageModel(ElasticModel):
         budget: Budget | None = None,
         mask: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L V"]:
+        check_inputs(self.config, tokens, mask, "B", "L")
         x = self.backbone(self.embedding(tokens), budget, mask)
         return F.linear(x, self.embedding.weight)
 
@@ -79,6 +97,7 @@ class SequenceClassifier(ElasticModel):
     def forward(
         self, inputs: Tensor, budget: Budget | None = None, mask: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B C"]:
+        check_inputs(self.config, inputs, mask, "B", "L")
         x = self.backbone(self.embedding(inputs), budget, mask)
         return self.classes(mean_pool(x, mask))
 
@@ -94,6 +113,7 @@ class PairClassifier(ElasticModel):
     def forward(
         self, inputs: Tensor, budget: Budget | None = None, mask: Bool[Tensor, "B 2 L"] | None = None
     ) -> Float[Tensor, "B C"]:
+        check_inputs(self.config, inputs, mask, "B", 2, "L")
         flat = None if mask is None else mask.flatten(0, 1)
         x = self.backbone(self.embedding(inputs.flatten(0, 1)), budget, flat)
         first, second = mean_pool(x, flat).unflatten(0, (-1, 2)).unbind(1)
@@ -115,6 +135,7 @@ class DecisionModel(ElasticModel):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         name, d = type(self).__name__, config.d_model
+        _refused(config, "input_dim", name)
         state, action = _needed(config, "state_dim", name), _needed(config, "action_dim", name)
         self.embed_time = nn.Embedding(config.episode_length, d)
         self.embed_return = nn.Linear(1, d)
@@ -126,6 +147,7 @@ class DecisionModel(ElasticModel):
     def forward(
         self, inputs: Trajectories, budget: Budget | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T A"]:
+        self._check(inputs, mask)
         time = self.embed_time(inputs.times)
         steps = [
             self.embed_return(inputs.returns) + time,
@@ -138,6 +160,16 @@ class DecisionModel(ElasticModel):
         x = self.backbone(self.norm(tokens), budget, mask)
         return self.action(x[:, 1::3]).tanh()
 
+    def _check(self, inputs: object, mask: object) -> None:
+        returns, states, actions, times = instance("inputs", inputs, Trajectories)
+        steps = tensor("times", times, ("B", "T"), INTEGERS).shape
+        tensor("returns", returns, (*steps, 1), NUMBERS)
+        tensor("states", states, (*steps, self.embed_state.in_features), NUMBERS)
+        tensor("actions", actions, (*steps, self.embed_action.in_features), NUMBERS)
+        in_range("time", times, self.embed_time.num_embeddings)
+        if mask is not None:
+            tensor("mask", mask, steps, TRUTHS)
+
 
 MODELS: dict[str, type[ElasticModel]] = {
     kind.__name__: kind for kind in (LanguageModel, SequenceClassifier, PairClassifier, DecisionModel)
@@ -149,3 +181,11 @@ def _needed(config: ModelConfig, field: str, name: str) -> int:
     if value is None:
         raise ValueError(f"{name} needs {field} in its ModelConfig, which has None")
     return int(value)
+
+
+def _refused(config: ModelConfig, field: str, name: str) -> None:
+    value = getattr(config, field)
+    if value is not None:
+        raise ValueError(
+            f"{name} has no use for {field}, which must be None in its ModelConfig, got {value!r}"
+        )

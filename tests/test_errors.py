@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ssm.errors import MissingExtra, choice, nearest, optional, whole
+from es_ssm.errors import MissingExtra, choice, instance, nearest, optional, shown, tensor, whole
 
 
 @given(low=st.integers(-100, 100), span=st.integers(0, 100), data=st.data())
@@ -51,6 +51,42 @@ def test_anything_but_a_whole_number_is_refused(value):
 def test_tensors_that_are_not_one_integer_are_refused(value):
     with pytest.raises(ValueError, match=r"^n must be a whole number from 1 to 9, got tensor"):
         whole("n", value, 1, 9)
+
+
+def test_an_instance_passes_and_anything_else_is_named():
+    assert instance("n", True, bool) is True
+    with pytest.raises(ValueError, match=r"^n must be of type bool, got 'no'$"):
+        instance("n", "no", bool)
+
+
+def test_a_long_value_is_shown_in_part_and_on_one_line():
+    assert shown([1, "a  b"]) == "[1, 'a b']"
+    assert shown("x" * 200) == "'" + "x" * 76 + "..."
+    assert "\n" not in shown(torch.zeros(9, 9))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_tensor_of_the_shape_and_type_passes(device):
+    value = torch.zeros(2, 3, device=device)
+    for shape in ((2, 3), ("B", 3), ("B", "L")):
+        assert tensor("x", value, shape, [torch.float32]) is value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "x must be a tensor of shape (B, 3), got 3"),
+        (np.zeros((2, 3)), "x must be a tensor of shape (B, 3), got array([[0., 0., 0.], [0., 0., 0.]])"),
+        (torch.zeros(2, 4), "x must be of shape (B, 3) with no size 0, got (2, 4)"),
+        (torch.zeros(0, 3), "x must be of shape (B, 3) with no size 0, got (0, 3)"),
+        (torch.zeros(3), "x must be of shape (B, 3) with no size 0, got (3,)"),
+        (torch.zeros(2, 3).half(), "x must be of type torch.int64 or torch.float32, got torch.float16"),
+    ],
+)
+def test_another_tensor_is_refused(value, message):
+    with pytest.raises(ValueError) as refusal:
+        tensor("x", value, ("B", 3), [torch.int64, torch.float32])
+    assert str(refusal.value) == message
 
 
 def test_a_choice_among_the_options_passes():

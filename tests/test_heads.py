@@ -1,10 +1,15 @@
 """The four heads: shapes, padding, refusals."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from models import HEADS, LENGTH, config, inputs, make
 
-from es_ssm import DecisionModel, PairClassifier, SequenceClassifier, Trajectories
+from es_ssm import DecisionModel, LanguageModel, PairClassifier, SequenceClassifier, Trajectories
+from es_ssm.heads import mean_pool
 
 
 def test_shapes():
@@ -103,5 +108,117 @@ def test_tokens_that_are_none_are_refused():
         model(torch.tensor([[1, 258]]))
     with pytest.raises(ValueError, match="smallest token must be a whole number from 0 to 257, got -1"):
         model(torch.tensor([[1, -1]]))
-    with pytest.raises(ValueError, match=r"tokens must be integers, got torch\.float32"):
-        model(torch.ones(1, 4))
+
+
+def test_a_mean_is_over_real_positions_whatever_the_others_hold():
+    x, mask = torch.randn(3, 9, 4), torch.arange(9) < torch.tensor([[9], [4], [0]])
+    for poison in (torch.nan, torch.inf, 1e30):
+        found = mean_pool(x.masked_fill(~mask[..., None], poison), mask)
+        torch.testing.assert_close(found[0], x[0].mean(0))
+        torch.testing.assert_close(found[1], x[1, :4].mean(0))
+        assert torch.all(found[2] == 0)
+    assert mean_pool(x.bfloat16(), mask).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", [LanguageModel, DecisionModel])
+def test_a_head_refuses_what_it_would_ignore(kind):
+    with pytest.raises(ValueError, match=f"^{kind.__name__} has no use for input_dim, .* got 5$"):
+        kind(config(input_dim=5))
+
+
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_configuration_of_another_kind_is_refused(kind):
+    with pytest.raises(ValueError, match=r"^config must be of type ModelConfig, got \{\}$"):
+        kind({})
+
+
+TOKENS, REAL = torch.full((2, 20), 3), torch.ones(2, 20, dtype=torch.bool)
+WRONG_INPUTS = [
+    (LanguageModel, [[2, 3]], None, r"tokens must be a tensor of shape \(B, L\), got \[\[2, 3\]\]"),
+    (LanguageModel, TOKENS[0], None, r"tokens must be of shape \(B, L\) with no size 0, got \(20,\)"),
+    (LanguageModel, TOKENS[None], None, r"tokens must be of shape \(B, L\) .* got \(1, 2, 20\)"),
+    (LanguageModel, TOKENS[:0], None, r"tokens must be of shape \(B, L\) with no size 0, got \(0, 20\)"),
+    (LanguageModel, TOKENS[:, :0], None, r"tokens must be of shape \(B, L\) with no size 0, got \(2, 0\)"),
+    (
+        LanguageModel,
+        TOKENS.byte(),
+        None,
+        "tokens must be of type torch.int64 or torch.int32, got torch.uint8",
+    ),
+    (LanguageModel, TOKENS.bool(), None, "tokens must be of type .* got torch.bool"),
+    (LanguageModel, TOKENS.float(), None, "tokens must be of type .* got torch.float32"),
+    (LanguageModel, TOKENS, REAL.float(), "mask must be of type torch.bool, got torch.float32"),
+    (LanguageModel, TOKENS, REAL[:, :1], r"mask must be of shape \(2, 20\) .* got \(2, 1\)"),
+    (LanguageModel, TOKENS, REAL[:1], r"mask must be of shape \(2, 20\) .* got \(1, 20\)"),
+    (LanguageModel, TOKENS, [True], r"mask must be a tensor of shape \(2, 20\), got \[True\]"),
+    (SequenceClassifier, TOKENS[0], None, r"tokens must be of shape \(B, L\)"),
+    (SequenceClassifier, TOKENS, REAL[:, :19], r"mask must be of shape \(2, 20\)"),
+    (PairClassifier, TOKENS, None, r"tokens must be of shape \(B, 2, L\)"),
+    (PairClassifier, torch.full((2, 3, 20), 3), None, r"\(B, 2, L\) .* got \(2, 3, 20\)"),
+    (PairClassifier, TOKENS[None], REAL, r"mask must be of shape \(1, 2, 20\) .* got \(2, 20\)"),
+]
+
+
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize(("kind", "x", "mask", "message"), WRONG_INPUTS)
+def test_wrong_inputs_are_refused_in_one_sentence(kind, x, mask, message):
+    with pytest.raises(ValueError, match=message):
+        make(kind)(x, 4, mask)
+
+
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.randn(2, 20, 6), r"vectors must be of shape \(B, L, 5\) with no size 0, got \(2, 20, 6\)"),
+        (torch.randn(20, 5), r"vectors must be of shape \(B, L, 5\) .* got \(20, 5\)"),
+        (
+            torch.ones(2, 20, 5, dtype=torch.long),
+            "vectors must be of type torch.float32 or .* got torch.int64",
+        ),
+    ],
+)
+def test_wrong_vectors_are_refused(x, message):
+    with pytest.raises(ValueError, match=message):
+        make(SequenceClassifier, input_dim=5)(x)
+
+
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"times": torch.full((2, 16), 1000)}, "largest time must be a whole number from 0 to 999, got 1000"),
+        (
+            {"times": torch.arange(-1, 15).expand(2, 16)},
+            "smallest time must be a whole number from 0 to 999, got -1",
+        ),
+        ({"times": torch.ones(2, 16)}, "times must be of type torch.int64 or torch.int32"),
+        ({"states": torch.randn(2, 15, 7)}, r"states must be of shape \(2, 16, 7\) .* got \(2, 15, 7\)"),
+        ({"states": torch.randn(2, 16, 8)}, r"states must be of shape \(2, 16, 7\) .* got \(2, 16, 8\)"),
+        ({"actions": torch.randn(2, 16, 1)}, r"actions must be of shape \(2, 16, 2\)"),
+        ({"returns": torch.randn(2, 16)}, r"returns must be of shape \(2, 16, 1\)"),
+    ],
+)
+def test_wrong_trajectories_are_refused(changes, message):
+    model, x = make(DecisionModel), inputs(DecisionModel)
+    with pytest.raises(ValueError, match=message):
+        model(x._replace(**changes))
+    with pytest.raises(ValueError, match="inputs must be of type Trajectories, got tensor"):
+        model(x.states)
+    with pytest.raises(ValueError, match=r"mask must be of shape \(2, 16\)"):
+        model(x, mask=torch.ones(2, 48, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_head_runs_on_the_meta_device(kind):
+    x = inputs(kind)
+    on_meta = Trajectories(*[part.to("meta") for part in x]) if kind is DecisionModel else x.to("meta")
+    assert make(kind).to("meta")(on_meta, 3).shape == make(kind)(x, 3).shape
+
+
+@pytest.mark.slow
+def test_every_head_compiles_whole():
+    script = Path(__file__).with_name("compiled_heads.py")
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=500, check=False)
+    assert found.stdout == "equal\n", found.stderr
