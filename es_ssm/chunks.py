@@ -1,8 +1,7 @@
 """Time in chunks: what a chunk of T steps can see is its own T inputs and a state that sums up all before.
 
-`seen_by_chunks` lays that out as one matrix a chunk, so that the features of the chunk are one product with
-`ChunkedForm.inside`; `seen_by_chunks_backward` is its adjoint. The state runs in float64 (see bank.py): a few
-percent of the work.
+`see` lays that out as one matrix a chunk, so that the features of the chunk are one product with
+`ChunkedForm.inside`; `see_backward` is its adjoint. The state runs in float64 (see bank.py).
 """
 
 from functools import lru_cache
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from .bank import ChunkedForm, FilterBank
@@ -43,8 +42,9 @@ def _is_accurate(bank: FilterBank, budget: int) -> bool:
     impulse = torch.zeros(1, bank.length, 1, dtype=torch.float64)
     impulse[0, 0] = 1
     form = bank.chunked(budget, CHUNK, impulse)
-    offset = -bank.length % form.inside.shape[0]
-    features = (form.inside @ seen_by_chunks(impulse, form)[:, None]).flatten(0, 1)[offset:, :, 0]
+    inputs = in_chunks(impulse, CHUNK)
+    seen, _ = see(inputs, start(inputs, form), form)
+    features = (form.inside.flatten(0, 1) @ seen).view(-1, budget)[-bank.length :]
     return bool((features - bank.taps(budget, impulse).T).norm(dim=0).max() < ACCURATE)
 
 
@@ -57,56 +57,69 @@ def feature_macs(bank: FilterBank, budget: int, steps: int) -> tuple[int, int]:
         form = form_for(bank, budget, steps, torch.empty(0))
         state, chunk = form.carry.shape
         chunks = -(-steps // chunk)
-        return chunks * budget * chunk * (chunk + state), chunks * state * chunk + (chunks - 1) * state**2
+        return chunks * budget * chunk * (chunk + state), chunks * state * (chunk + state)
     transform = 2.5 * 2 * bank.length * log2(2 * bank.length) / 2  # a complex product is four real ones
     return round((1 + budget) * transform) + budget * 3 * (bank.length + 1), 0
 
 
-def seen_by_chunks(u: Float[Tensor, "B L D"], form: ChunkedForm) -> Float[Tensor, "N seen D"]:
-    """For each of the N = B C chunks, its inputs above the state before it.
+def in_chunks(u: Float[Tensor, "B L D"], chunk: int) -> Float[Tensor, "B C T D"]:
+    """With zeros in front where T does not divide L, which shift nothing: behind, the last chunk would start
+    later than the state's coordinates allow for."""
+    return F.pad(u, (0, 0, -u.shape[1] % chunk, 0)).unflatten(1, (-1, chunk))
 
-    Where T does not divide L there are zeros in front, which shift nothing: behind, the last chunk would
-    start later than the state's coordinates allow for.
-    """
-    batch, steps, width = u.shape
-    size, chunk = form.carry.shape
-    inputs = F.pad(u, (0, 0, -steps % chunk, 0)).view(batch, -1, chunk, width)
-    count = inputs.shape[1]
-    if size == 0:
-        return inputs.flatten(0, 1)
-    states = form.carry @ inputs.double()  # (B, C, n, D); what each chunk adds, then the state after it
-    advance = form.advance.expand(batch, size, size)
-    for c in range(1, count):
+
+def start(u: Float[Tensor, "B C T D"], form: ChunkedForm) -> Float64[Tensor, "B n D"]:
+    """The state before the first chunk."""
+    return u.new_zeros(u.shape[0], len(form.advance), u.shape[3], dtype=torch.float64)
+
+
+def run(
+    inputs: Float[Tensor, "B C T D"], state: Float64[Tensor, "B n D"], form: ChunkedForm
+) -> Float64[Tensor, "B C+1 n D"]:
+    """The states before each chunk and after the last, given the first."""
+    states = torch.cat(
+        [state[:, None], form.carry @ inputs.double()], 1
+    )  # what each chunk adds, then the sum
+    advance = form.advance.expand(len(inputs), -1, -1)
+    for c in range(1, states.shape[1]):
         torch.baddbmm(states[:, c], advance, states[:, c - 1], out=states[:, c])
-    before = F.pad(states[:, :-1], (0, 0, 0, 0, 1, 0))
-    return torch.cat([inputs, before.to(u.dtype)], dim=2).flatten(0, 1)
+    return states
 
 
-def seen_by_chunks_backward(
-    grad: Float[Tensor, "N seen D"], form: ChunkedForm, batch: int, steps: int
-) -> Float[Tensor, "B L D"]:
-    """The gradient of u, given that of what `seen_by_chunks` returned."""
-    size, chunk = form.carry.shape
-    grad = grad.unflatten(0, (batch, -1))
-    found = grad[:, :, :chunk]
-    if size:
-        # what comes back through the state after chunk c: all that later chunks saw of it
-        back = F.pad(grad[:, 1:, chunk:].double(), (0, 0, 0, 0, 0, 1))
-        advance = form.advance.T.expand(batch, size, size)
-        for c in range(back.shape[1] - 2, -1, -1):
-            torch.baddbmm(back[:, c], advance, back[:, c + 1], out=back[:, c])
-        found = found + (form.carry.T @ back).to(grad.dtype)
-    return found.flatten(1, 2)[:, -steps:]
+def see(
+    inputs: Float[Tensor, "B C T D"], state: Float64[Tensor, "B n D"], form: ChunkedForm
+) -> tuple[Float[Tensor, "BC seen D"], Float64[Tensor, "B n D"]]:
+    """For each chunk its inputs above the state before it; and the state after the last."""
+    states = run(inputs, state, form)
+    seen = torch.cat([inputs, states[:, :-1].to(inputs.dtype)], 2)
+    return seen.flatten(0, 1), states[:, -1]
 
 
-class SeenByChunks(torch.autograd.Function):
-    """The two as one differentiable step."""
+def see_backward(
+    grad_seen: Float[Tensor, "BC seen D"], grad_state: Float64[Tensor, "B n D"], form: ChunkedForm
+) -> tuple[Float[Tensor, "B C T D"], Float64[Tensor, "B n D"]]:
+    """The gradients of inputs and state before, given those of what `see` returned."""
+    batch, chunk = len(grad_state), form.carry.shape[1]
+    grad_seen = grad_seen.unflatten(0, (batch, -1))
+    # what each chunk saw of the state before it, and then all that comes back through that state
+    states = torch.cat([grad_seen[:, :, chunk:].double(), grad_state[:, None]], 1)
+    back = form.advance.T.expand(batch, -1, -1)
+    for c in range(states.shape[1] - 2, -1, -1):
+        torch.baddbmm(states[:, c], back, states[:, c + 1], out=states[:, c])
+    grad_inputs = grad_seen[:, :, :chunk] + (form.carry.T @ states[:, 1:]).to(grad_seen.dtype)
+    return grad_inputs, states[:, 0]
+
+
+class See(torch.autograd.Function):
+    """The two as one differentiable step, from the start."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, form: ChunkedForm) -> Tensor:
-        ctx.form, ctx.batch, ctx.steps = form, u.shape[0], u.shape[1]
-        return seen_by_chunks(u, form)
+    def forward(ctx: Any, inputs: Tensor, form: ChunkedForm) -> Tensor:
+        ctx.form = form
+        seen, state = see(inputs, start(inputs, form), form)
+        ctx.zeros = torch.zeros_like(state)
+        return seen
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return seen_by_chunks_backward(grad, ctx.form, ctx.batch, ctx.steps), None
+        return see_backward(grad, ctx.zeros, ctx.form)[0], None

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .bank import FilterBank
-from .chunks import SeenByChunks, form_for, has_form
+from .chunks import See, form_for, has_form, in_chunks
 from .errors import whole
 
 
@@ -56,7 +56,7 @@ def features_chunked(
         u = real(checked(u, bank))
         steps = u.shape[1]
         form = bank.chunked(budget, chunk, u) if chunk else form_for(bank, budget, steps, u)
-        seen: Tensor = SeenByChunks.apply(u, form)  # type: ignore[no-untyped-call]
+        seen: Tensor = See.apply(in_chunks(u, form.inside.shape[0]), form)  # type: ignore[no-untyped-call]
         features = form.inside.flatten(0, 1) @ seen  # (N, T*K, D)
         return features.view(u.shape[0], -1, budget, u.shape[2])[:, -steps:]
 

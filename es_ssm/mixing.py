@@ -17,13 +17,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .bank import FilterBank
-from .chunks import feature_macs, form_for, has_form, seen_by_chunks, seen_by_chunks_backward
+from .bank import ChunkedForm, FilterBank
+from .chunks import feature_macs, form_for, has_form, in_chunks, run, see, see_backward, start
 from .conv import checked, features_fft, full_precision, real
 
 SLAB = 512  # tokens whose gated features exist at one time in the forward pass
@@ -112,7 +111,7 @@ def _(u: Shape, gates: Shape, projections: Shape, length: int, method: str, *_: 
 def _(
     _: Any, u: Shape, gates: Shape, projections: Shape, length: int, method: str, *__: Any, **___: Any
 ) -> int:
-    """The features again and two products as large, the state there and back, two projections."""
+    """The features again and two products as large; the state there and back; two projections."""
     inside, state = feature_macs(FilterBank(length, method), gates[2], u[1])
     return round(2 * u[0] * u[2] * (3 * inside + 2 * state + 2 * u[1] * gates[2] * projections[2]))
 
@@ -121,29 +120,32 @@ def mix_forward(
     u: Tensor, gates: Tensor, projections: Tensor, bank: FilterBank, dtype: torch.dtype
 ) -> Tensor:
     """Slab by slab: scale `inside` by the gates, make the gated features, project them."""
-    batch, steps, width = checked(u, bank).shape
+    steps, width = checked(u, bank).shape[1:]
     budget, out_width = gates.shape[2], projections.shape[2]
     if not has_form(bank, budget, steps):
         return mix_plain(u, gates, projections, bank, dtype)
     with full_precision(u):
         form = form_for(bank, budget, steps, real(u))
         chunk = form.inside.shape[0]
-        seen, by_chunk = seen_by_chunks(real(u), form), _by_chunk(gates, chunk)
+        inputs, gates = in_chunks(real(u), chunk), in_chunks(real(gates), chunk)
         matrix = projections[:budget].reshape(budget * width, out_width).to(dtype)
-        out = torch.empty(len(seen) * chunk, out_width, dtype=dtype, device=u.device)
-        for part in _slabs(len(seen), SLAB // chunk):
-            rows = slice(part.start * chunk, part.stop * chunk)
-            scaled = form.inside * by_chunk[part, ..., None]
-            torch.mm(_gated_features(scaled, seen[part], dtype), matrix, out=out[rows])
-        return out.view(batch, -1, out_width)[:, -steps:].contiguous()
+        out = u.new_empty(*inputs.shape[:3], out_width, dtype=dtype)
+        room = _room(inputs, SLAB, budget, dtype)
+        for sequences, parts in _slabs(inputs, SLAB):
+            state = start(inputs[sequences], form)
+            for part in parts:
+                seen, state = see(inputs[sequences, part], state, form)
+                scaled = form.inside * gates[sequences, part].flatten(0, 1)[..., None]
+                rows = out[sequences, part].view(-1, out_width)
+                torch.mm(_gated_features(scaled, seen, room), matrix, out=rows)
+        return out.flatten(1, 2)[:, -steps:].contiguous()
 
 
 def mix_backward(
     grad: Tensor, u: Tensor, gates: Tensor, projections: Tensor, bank: FilterBank, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of u, gates and projections; features are made again, a few channels at a time."""
-    batch, steps, width = u.shape
-    budget, out_width = gates.shape[2], projections.shape[2]
+    budget, steps = gates.shape[2], u.shape[1]
     if not has_form(bank, budget, steps):
         plain = partial(mix_plain, bank=bank, dtype=dtype)
         pull_back = torch.func.vjp(plain, u, gates, projections)[1]
@@ -152,39 +154,68 @@ def mix_backward(
     with full_precision(u):
         form = form_for(bank, budget, steps, real(u))
         chunk = form.inside.shape[0]
-        seen, by_chunk = seen_by_chunks(real(u), form), _by_chunk(gates, chunk)
-        grad = F.pad(grad, (0, 0, -steps % chunk, 0)).reshape(-1, out_width)
-        grad_seen = torch.zeros_like(seen)
-        grad_gates = torch.empty_like(by_chunk)
-        grad_projections = projections.new_zeros(projections.shape)
-        for part in _slabs(len(seen), BACKWARD_SLAB // chunk):
-            rows = grad[part.start * chunk : part.stop * chunk]
-            low = seen[part].to(dtype)
-            for channels in _slabs(budget, GROUP):
-                inside = form.inside[:, channels]
-                scaled = inside * by_chunk[part][:, :, channels, None]
-                gated = _gated_features(scaled, seen[part], dtype)  # (tokens, group * D)
-                grad_projections[channels] += (gated.T @ rows).view(-1, width, out_width)
-                matrix = projections[channels].reshape(-1, out_width).to(dtype)
-                back = (rows @ matrix.T).view(len(low), -1, width)  # (N, T * group, D)
-                weights = (back @ low.mT).view_as(scaled)  # the gradient of `scaled`
-                grad_gates[part][:, :, channels] = (weights * inside).sum(-1)
-                grad_seen[part] += scaled.flatten(1, 2).to(dtype).mT @ back
-        grad_u = seen_by_chunks_backward(grad_seen, form, batch, steps)
-    gates_back = grad_gates.view(batch, -1, budget)[:, -steps:]
-    return grad_u.to(u.dtype).contiguous(), gates_back.to(gates.dtype).contiguous(), grad_projections
+        inputs, by_chunk, grad = (in_chunks(x, chunk) for x in (real(u), real(gates), grad))
+        grads = torch.empty_like(inputs), torch.empty_like(by_chunk), projections.new_zeros(projections.shape)
+        rooms = [_room(inputs, BACKWARD_SLAB, GROUP, dtype) for _ in range(2)]
+        for sequences, parts in _slabs(inputs, BACKWARD_SLAB):
+            states = [start(inputs[sequences], form)]
+            for part in parts[:-1]:
+                states.append(run(inputs[sequences, part], states[-1], form)[:, -1])
+            grad_state = torch.zeros_like(states[0])
+            for part, state in zip(reversed(parts), reversed(states), strict=True):
+                at = sequences, part
+                seen, _ = see(inputs[at], state, form)
+                given = by_chunk[at].flatten(0, 1), grad[at].flatten(0, 2)
+                grad_seen, grad_gates = _slab_backward(seen, *given, projections, grads[2], form, *rooms)
+                grads[0][at], grad_state = see_backward(grad_seen, grad_state, form)
+                grads[1][at] = grad_gates.view_as(by_chunk[at])
+    grad_u, grad_gates = (found.flatten(1, 2)[:, -steps:].contiguous() for found in grads[:2])
+    return grad_u.to(u.dtype), grad_gates.to(gates.dtype), grads[2]
 
 
-def _gated_features(scaled: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """scaled (N, T, K, seen) times seen (N, seen, D), as (N * T, K * D) in `dtype`."""
+def _slab_backward(
+    seen: Float[Tensor, "N seen D"],
+    gates: Float[Tensor, "N T K"],
+    rows: Float[Tensor, "NT E"],
+    projections: Float[Tensor, "Kbar D E"],
+    grad_projections: Float[Tensor, "Kbar D E"],
+    form: ChunkedForm,
+    room: Float[Tensor, " numbers"],
+    more_room: Float[Tensor, " numbers"],
+) -> tuple[Float[Tensor, "N seen D"], Float[Tensor, "N T K"]]:
+    """The gradients of `seen` and gates, given that of the output in `rows`; adds to that of projections."""
+    width, out_width = projections.shape[1:]
+    grad_seen, grad_gates, low = torch.zeros_like(seen), torch.empty_like(gates), seen.to(room.dtype)
+    for channels in _parts(gates.shape[2], GROUP):
+        inside = form.inside[:, channels]
+        scaled = inside * gates[:, :, channels, None]
+        gated = _gated_features(scaled, seen, room)  # (N T, group D)
+        grad_projections[channels] += (gated.T @ rows).view(-1, width, out_width)
+        matrix = projections[channels].reshape(-1, out_width).to(room.dtype)
+        back = more_room[: gated.numel()].view_as(gated)  # the gradient of `gated`
+        torch.mm(rows, matrix.T, out=back)
+        back = back.view(len(low), -1, width)  # (N, T group, D)
+        grad_gates[:, :, channels] = ((back @ low.mT).view_as(scaled) * inside).sum(-1)
+        grad_seen += scaled.flatten(1, 2).to(room.dtype).mT @ back
+    return grad_seen, grad_gates
+
+
+def _gated_features(
+    scaled: Float[Tensor, "N T K seen"], seen: Float[Tensor, "N seen D"], room: Float[Tensor, " numbers"]
+) -> Float[Tensor, "NT KD"]:
+    """scaled times seen, in the type of `room` and in the memory of it."""
+    chunks, chunk, budget, _ = scaled.shape
+    out = room[: chunks * chunk * budget * seen.shape[2]].view(chunks, chunk * budget, -1)
     left = scaled.flatten(1, 2)
-    if dtype == torch.bfloat16:
+    if room.dtype == torch.bfloat16:
         high, low = _halves(left)
         seen_high, seen_low = _halves(seen)
-        product = torch.cat([high, high, low], 2) @ torch.cat([seen_high, seen_low, seen_high], 1)
+        torch.bmm(torch.cat([high, high, low], 2), torch.cat([seen_high, seen_low, seen_high], 1), out=out)
+    elif room.dtype == seen.dtype:
+        torch.bmm(left, seen, out=out)
     else:
-        product = (left @ seen).to(dtype)
-    return product.view(scaled.shape[0] * scaled.shape[1], -1)
+        out.copy_(left @ seen)
+    return out.view(chunks * chunk, -1)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,11 +224,21 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return high, (x - high).bfloat16()
 
 
-def _by_chunk(gates: Tensor, chunk: int) -> Tensor:
-    """(B, L, K) to (N, T, K), zeros in front as for the inputs."""
-    return F.pad(real(gates), (0, 0, -gates.shape[1] % chunk, 0)).view(-1, chunk, gates.shape[2])
+def _slabs(inputs: Float[Tensor, "B C T D"], size: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Some sequences at a time, and chunks of them in order: as near to `size` tokens as may be."""
+    batch, count, chunk = inputs.shape[:3]
+    chunks = max(1, min(count, size // chunk))
+    sequences = max(1, size // (chunk * chunks)) if chunks == count else 1
+    for sequence in _parts(batch, sequences):
+        yield sequence, _parts(count, chunks)
 
 
-def _slabs(count: int, size: int) -> Iterator[slice]:
-    size = max(1, size)
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+def _room(inputs: Float[Tensor, "B C T D"], size: int, budget: int, dtype: torch.dtype) -> Tensor:
+    """Memory for the gated features of the largest slab: used again and again, it is mapped in once."""
+    batch, count, chunk, width = inputs.shape
+    tokens = min(max(size, chunk), batch * count * chunk)
+    return inputs.new_empty(tokens * budget * width, dtype=dtype)
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -132,16 +132,18 @@ def test_slabs_and_groups_change_nothing(monkeypatch):
 
 def test_the_bfloat16_features_carry_16_bits_before_their_one_rounding():
     """With each operand rounded to bfloat16 instead of split, the error would be ten times as large."""
-    from es_ssm.chunks import form_for, seen_by_chunks
-    from es_ssm.mixing import _by_chunk, _gated_features
+    from es_ssm.chunks import form_for, in_chunks, see, start
+    from es_ssm.mixing import _gated_features
 
     bank, (u, gates, _) = FilterBank(2048), operands(2048, 32, 16, 16, 1)
     u, gates = u.float(), gates.float()
     form = form_for(bank, 32, 2048, u)
-    scaled = form.inside * _by_chunk(gates, form.inside.shape[0])[..., None]
-    seen = seen_by_chunks(u, form)
-    exact = _gated_features(scaled.double(), seen.double(), torch.float64)
-    split = _gated_features(scaled, seen, torch.bfloat16)
+    inputs, by_chunk = (in_chunks(x, len(form.inside)) for x in (u, gates))
+    scaled = form.inside * by_chunk.flatten(0, 1)[..., None]
+    seen, _ = see(inputs, start(inputs, form), form)
+    room = torch.empty(2048 * 32 * 16, dtype=torch.float64)
+    exact = _gated_features(scaled.double(), seen.double(), room)
+    split = _gated_features(scaled, seen, room.bfloat16())
     rounded = exact.bfloat16()
     assert distance(split, exact) < 1.02 * distance(rounded, exact)
     agree = (split == rounded).double().mean()
@@ -164,7 +166,7 @@ def test_nothing_of_the_size_of_the_features_is_ever_there():
 
     u, gates, projections = (p.float() for p in operands(2048, 32, 256, 8, 1))
     bank, watch = FilterBank(2048), Largest()
-    mix_forward(u[:, :64], gates[:, :64], projections, bank, torch.bfloat16)  # the bank's own tensors, first
+    mix_forward(u, gates, projections, bank, torch.bfloat16)  # the bank's own tensors are made here
     with watch:
         mix_backward(
             mix_forward(u, gates, projections, bank, torch.bfloat16),
