@@ -1,13 +1,13 @@
 """Budget dropout: which budget each training step runs at (Algorithm 3), and what follows from it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import inf, log
 from typing import Any
 
 import numpy as np
 
-from .errors import whole
+from .errors import instance, shown, whole
 
 
 class BudgetSampler:
@@ -28,12 +28,14 @@ class BudgetSampler:
         per_micro_batch: bool = False,
         seed: int = 0,
     ) -> None:
+        if not isinstance(budgets, Iterable) or isinstance(budgets, str):
+            raise ValueError(f"budgets must be a list of whole numbers, got {shown(budgets)}")
         self.budgets = tuple(whole("each of budgets", b, 1) for b in budgets)
         if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
-            raise ValueError(f"budgets must be whole numbers that ascend without repeats, got {budgets!r}")
+            raise ValueError(f"budgets must be whole numbers that ascend without repeats, got {self.budgets}")
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
         self.full_every = inf if full_every == inf else whole("full_every", full_every, 1)
-        self.per_micro_batch = per_micro_batch
+        self.per_micro_batch = instance("per_micro_batch", per_micro_batch, bool)
         self.seed = whole("seed", seed, 0)
         self._random = np.random.default_rng(self.seed)
 
@@ -60,13 +62,22 @@ class BudgetSampler:
         return min(self.budgets, key=lambda budget: abs(budget - target))
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator's place in its sequence, as JSON can hold it."""
-        return {"generator": self._random.bit_generator.state}
+        """The generator's place in its sequence, and what it draws from, as JSON can hold them."""
+        return {"budgets": list(self.budgets), "generator": self._random.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != {"generator"}:
-            raise ValueError(f"a sampler's state has the key 'generator', got {sorted(state)}")
-        self._random.bit_generator.state = state["generator"]
+        if set(instance("state", state, dict)) != {"budgets", "generator"}:
+            raise ValueError(f"state must have the keys 'budgets' and 'generator', got {shown(list(state))}")
+        if state["budgets"] != list(self.budgets):
+            raise ValueError(
+                f"state must be that of a sampler of {list(self.budgets)}, got {shown(state['budgets'])}"
+            )
+        try:
+            self._random.bit_generator.state = state["generator"]
+        except (TypeError, ValueError, KeyError):
+            raise ValueError(
+                f"generator of state must be what state_dict gave, got {shown(state['generator'])}"
+            ) from None
 
     def draw_probabilities(self) -> dict[int, float]:
         """q: the probability of each budget at a step that is neither warmup nor anchor."""

@@ -14,13 +14,14 @@ n is well below L. With n = L the map is the exact shift.
 """
 
 from functools import lru_cache
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64
 
-from .errors import whole
-from .filters import MAX_FILTERS, MAX_LENGTH, exact_filters
+from .errors import shown, whole
+from .filters import MAX_FILTERS, MAX_LENGTH, Filters, exact_filters
 
 EXTRA_STATES = 24  # beyond this many channels above K, rounding grows faster than the miss shrinks
 
@@ -42,13 +43,18 @@ def realize(filters: Float[np.ndarray, "K L"], tolerance: float = 1e-6) -> Reali
     it means nothing. Where no state of up to K + 24 reaches the tolerance (many channels over a short
     horizon), the refusal says how close it came.
     """
-    filters = np.asarray(filters, np.float64)
+    if isinstance(filters, Filters):
+        raise ValueError("filters must be an array of shape (K, L), got a Filters: give its .filters")
+    try:
+        filters = np.asarray(filters, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"filters must be an array of shape (K, L), got {shown(filters)}") from None
     if filters.ndim != 2:
         raise ValueError(f"filters must be an array of shape (K, L), got shape {filters.shape}")
     if not np.isfinite(filters).all():
         raise ValueError(f"filters must be finite, got {np.sum(~np.isfinite(filters))} values that are not")
-    if not 0 < tolerance < np.inf:
-        raise ValueError(f"tolerance must be a finite number above 0, got {tolerance!r}")
+    if not isinstance(tolerance, Real) or not 0 < tolerance < np.inf:
+        raise ValueError(f"tolerance must be a finite number above 0, got {shown(tolerance)}")
     length = whole("length of the filters", filters.shape[1], 1, MAX_LENGTH)
     count = whole("number of filters", filters.shape[0], 1, min(length, MAX_FILTERS))
 

@@ -124,6 +124,12 @@ def test_a_saved_state_resumes_exactly_through_json():
     [
         ({"budgets": ()}, "budgets must be whole numbers that ascend"),
         ({"budgets": (4, 2)}, "budgets must be whole numbers that ascend"),
+        ({"budgets": 8}, "budgets must be a list of whole numbers, got 8"),
+        ({"budgets": "28"}, "budgets must be a list of whole numbers, got '28'"),
+        ({"budgets": None}, "budgets must be a list of whole numbers, got None"),
+        ({"per_micro_batch": "no"}, "per_micro_batch must be of type bool, got 'no'"),
+        ({"full_every": None}, "full_every must be a whole number of at least 1, got None"),
+        ({"full_every": float("nan")}, "full_every must be a whole number of at least 1, got nan"),
         ({"budgets": (0, 2)}, "each of budgets must be a whole number of at least 1, got 0"),
         ({"warmup_steps": -1}, "warmup_steps must be a whole number of at least 0, got -1"),
         ({"full_every": 0}, "full_every must be a whole number of at least 1, got 0"),
@@ -131,6 +137,7 @@ def test_a_saved_state_resumes_exactly_through_json():
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ],
 )
+@pytest.mark.usefixtures("as_users_run")
 def test_bad_arguments_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         BudgetSampler(**{"budgets": (2, 4), **values})
@@ -142,5 +149,24 @@ def test_bad_calls_are_refused():
         sampler.sample(-1)
     with pytest.raises(ValueError, match="channel must be a whole number from 1 to 4, got 5"):
         sampler.inclusion(5)
-    with pytest.raises(ValueError, match="a sampler's state has the key 'generator'"):
-        sampler.load_state_dict({})
+
+
+@pytest.mark.usefixtures("as_users_run")
+def test_a_state_that_is_not_this_samplers_is_refused():
+    sampler = BudgetSampler((2, 4))
+    good = sampler.state_dict()
+    mersenne = np.random.Generator(np.random.MT19937(1)).bit_generator.state
+    for state, message in (
+        ({}, r"state must have the keys 'budgets' and 'generator', got \[\]"),
+        (None, "state must be of type dict, got None"),
+        (
+            BudgetSampler((2, 8)).state_dict(),
+            r"state must be that of a sampler of \[2, 4\], got \[2, 8\]",
+        ),
+        ({**good, "generator": 3}, "generator of state must be what state_dict gave, got 3"),
+        ({**good, "generator": {}}, r"generator of state must be what state_dict gave, got \{\}"),
+        ({**good, "generator": mersenne}, "generator of state must be what state_dict gave, got"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sampler.load_state_dict(state)
+    assert sampler.state_dict() == good

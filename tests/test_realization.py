@@ -183,6 +183,29 @@ def test_filters_that_are_too_many_or_too_long_are_refused(shape, complaint):
     assert str(refusal.value) == complaint
 
 
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize(
+    ("filters", "complaint"),
+    [
+        ("abc", "got 'abc'"),
+        (None, "got shape ()"),
+        ([[1, 2], [3]], "got [[1, 2], [3]]"),
+    ],
+)
+def test_what_is_no_array_is_refused(filters, complaint):
+    with pytest.raises(ValueError) as refusal:
+        realize(filters)
+    assert str(refusal.value) == f"filters must be an array of shape (K, L), {complaint}"
+
+
+@pytest.mark.usefixtures("as_users_run")
+def test_what_hankel_filters_returns_is_refused_by_name():
+    with pytest.raises(ValueError) as refusal:
+        realize(hankel_filters(16, 2))
+    expected = "filters must be an array of shape (K, L), got a Filters: give its .filters"
+    assert str(refusal.value) == expected
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_filters_that_are_not_finite_are_refused(value):
     filters = bank(100, 4).copy()
@@ -191,7 +214,8 @@ def test_filters_that_are_not_finite_are_refused(value):
         realize(filters)
 
 
-@pytest.mark.parametrize("tolerance", [0.0, -1e-6, float("nan"), float("inf")])
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize("tolerance", [0.0, -1e-6, float("nan"), float("inf"), "a", None])
 def test_a_tolerance_that_is_not_positive_is_refused(tolerance):
     with pytest.raises(ValueError) as refusal:
         realize(bank(100, 4), tolerance)
