@@ -13,7 +13,7 @@ from .errors import MissingExtra
 
 if TYPE_CHECKING:
     from .elastic import ElasticModel
-    from .model import ModelConfig
+    from .model import Budget, ModelConfig
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +22,7 @@ app = typer.Typer(
     help="Elastic spectral state space models: train once, ship at every compute budget.",
 )
 console = Console()
+BUDGETS = typer.Option(help="A number of channels, or one a layer (3,3,4,8). May be repeated.")
 
 
 def main() -> None:
@@ -29,7 +30,9 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, MissingExtra) as problem:
-        Console(stderr=True).print(f"es-ssm: {problem}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(
+            f"es-ssm: {problem}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -70,15 +73,18 @@ def ledger(
     model: Annotated[
         str, typer.Argument(metavar="RECIPE|CHECKPOINT", help="A recipe's name, or a model's folder.")
     ],
+    budget: Annotated[list[str] | None, BUDGETS] = None,
 ) -> None:
-    """Show parameters and multiply-accumulates, by part and by budget."""
-    from .ledger import head_entries, layer_entries, total
-    from .model import Budget
+    """Show parameters and multiply-accumulates, by part, by layer and by budget."""
+    from .export import parse_budget
+    from .ledger import head_entries, layer_entries, layer_total, total
 
     config, kind = _described(model)
-    full = config.layer_filters[0]
-    title = f"{model}: layer 1 at K={full}"
-    parts = Table("one layer", *_numbers("parameters", "MAC/token"), "with K", title=title, box=None)
+    budgets = [parse_budget(text) for text in budget] if budget else config.all_budgets
+    layers = {each: config.layer_budgets(each) for each in budgets}
+    full = max(config.layer_filters)
+    columns = _numbers("parameters", "MAC/token")
+    parts = Table("one layer", *columns, "with K", title=f"{model}: one layer at K={full}", box=None)
     for entry in layer_entries(config, full):
         scales = "yes" if entry.scales else ""
         parts.add_row(entry.part, f"{entry.parameters:,}", f"{entry.macs:,.0f}", scales)
@@ -87,17 +93,17 @@ def ledger(
         parts.add_row(entry.part, f"{entry.parameters:,}", f"{entry.macs:,.0f}", "")
     console.print(parts)
 
-    assert config.budgets is not None
-    budgets: list[Budget] = list(config.budgets)
-    if not isinstance(config.n_filters, int):
-        budgets.append(config.n_filters)
     whole = total(config, kind)
-    columns = _numbers("parameters", "of all", "MMAC/token", "of all")
-    sums = Table("budget", *columns, title="the whole model", box=None)
-    for budget in budgets:
-        found = total(config, kind, budget)
+    columns = _numbers("a layer", "MMAC/token", "the model", "of all", "MMAC/token", "of all")
+    sums = Table("budget", *columns, title=f"parameters and MMAC/token, {config.n_layers} layers", box=None)
+    for each, numbers in layers.items():
+        one = layer_total(config, numbers[0])
+        found = total(config, kind, each)
+        same = len(set(numbers)) == 1
         sums.add_row(
-            str(budget),
+            _text(each),
+            f"{one.parameters / 1e6:.3f} M" if same else "",
+            f"{one.macs / 1e6:,.3f}" if same else "",
             f"{found.parameters / 1e6:.2f} M",
             f"{found.parameters / whole.parameters:.0%}",
             f"{found.macs / 1e6:,.2f}",
@@ -105,15 +111,23 @@ def ledger(
         )
     console.print(sums)
 
+    for each, numbers in layers.items():
+        if len(set(numbers)) == 1:
+            continue
+        single = Table(
+            *_numbers("layer", "K", "parameters", "MAC/token"), title=f"budget {_text(each)}", box=None
+        )
+        for index, number in enumerate(numbers):
+            one = layer_total(config, number)
+            single.add_row(str(index), str(number), f"{one.parameters:,}", f"{one.macs:,.0f}")
+        console.print(single)
+
 
 @app.command()
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="The folder of a saved model.")],
     out: Annotated[Path, typer.Option(help="Where the exports go, a folder each.")],
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(help="A number of channels, or one a layer (3,3,4,8). May be repeated."),
-    ] = None,
+    budget: Annotated[list[str] | None, BUDGETS] = None,
     all_budgets: Annotated[bool, typer.Option("--all", help="Every budget of the model.")] = False,
 ) -> None:
     """Cut a saved model to one or more budgets: smaller, standalone models."""
@@ -127,7 +141,7 @@ def export(
     wanted = list(model.budgets) if all_budgets else [parse_budget(text) for text in budget or ()]
     for path in write(model, out, wanted):
         size = sum(file.stat().st_size for file in path.iterdir())
-        console.print(f"{path}  {size / 1e6:.2f} MB", highlight=False)
+        console.print(f"{path}  {size / 1e6:.2f} MB", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -142,6 +156,11 @@ def demo(
 
 def _numbers(*headers: str) -> list[Column]:
     return [Column(header, justify="right") for header in headers]
+
+
+def _text(budget: "Budget") -> str:
+    """8, or 3,3,4,8: as it is typed."""
+    return str(budget) if isinstance(budget, int) else ",".join(map(str, budget))
 
 
 def _described(name: str) -> "tuple[ModelConfig, type[ElasticModel]]":

@@ -38,7 +38,6 @@ def run(out: Path, console: Console) -> None:
     model = LanguageModel(config).eval()
     tokens = torch.randint(2, config.vocab_size, (1, config.max_length))
 
-    assert config.budgets is not None
     exports: dict[int, ElasticModel] = {}
     rows = []
     with console.status("exporting every budget"):
@@ -74,14 +73,17 @@ def run(out: Path, console: Console) -> None:
         budget_costs(
             costs, [r.budget for r in rows], [r.parameters for r in rows], [r.milliseconds for r in rows]
         )
-    console.print(f"picture: {drawing}\nexports: {out / 'exports'}", highlight=False)
+    console.print(f"picture: {drawing}\nexports: {out / 'exports'}", highlight=False, soft_wrap=True)
 
 
 def _unused(out: Path) -> Path:
     """`out`, or out-2, out-3, ...: what an earlier run left stays."""
-    return next(
-        path for i in count(1) if not (path := out.with_name(f"{out.name}-{i}") if i > 1 else out).exists()
-    )
+    path = out
+    for i in count(2):
+        if not path.exists():
+            break
+        path = out.with_name(f"{out.name}-{i}")
+    return path
 
 
 @torch.inference_mode()

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 class Total(NamedTuple):
-    """A whole model at one budget."""
+    """A layer, or a whole model, at one budget."""
 
     budget: Budget
     parameters: int
@@ -79,9 +79,17 @@ def head_entries(config: ModelConfig, kind: type[ElasticModel]) -> list[Entry]:
     return [norm, embedding, Entry("class head", pooled * classes + classes, head, False)]
 
 
+def layer_total(config: ModelConfig, budget: int) -> Total:
+    """One block at `budget` channels."""
+    return _summed(budget, layer_entries(config, budget))
+
+
 def total(config: ModelConfig, kind: type[ElasticModel], budget: Budget | None = None) -> Total:
     """The whole model at `budget`."""
     layers = config.layer_budgets(budget)
     entries = [e for k in layers for e in layer_entries(config, k)] + head_entries(config, kind)
-    full = config.n_filters if budget is None else budget
-    return Total(full, sum(e.parameters for e in entries), sum(e.macs for e in entries))
+    return _summed(config.n_filters if budget is None else budget, entries)
+
+
+def _summed(budget: Budget, entries: list[Entry]) -> Total:
+    return Total(budget, sum(e.parameters for e in entries), sum(e.macs for e in entries))

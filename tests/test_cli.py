@@ -7,7 +7,9 @@ import pytest
 import torch
 from models import inputs, make
 
-from es_ssm import load, save
+from es_ssm import LanguageModel, load, save
+from es_ssm.ledger import layer_total, total
+from es_ssm.recipes import recipe
 
 
 def es_ssm(*arguments, cwd=None):
@@ -71,6 +73,55 @@ def test_the_ledger_of_a_recipe_and_of_a_checkpoint(model_folder):
     assert "channel projections" in found.stdout
 
 
+def rows(text):
+    """The lines of printed tables, as words."""
+    return [line.split() for line in text.splitlines()]
+
+
+def test_the_ledger_shows_a_layer_and_the_model_at_every_budget():
+    found = rows(es_ssm("ledger", "slimpajama-1.3b").stdout)
+    config = recipe("slimpajama-1.3b").config
+    for budget in config.budgets:
+        one, whole = layer_total(config, budget), total(config, LanguageModel, budget)
+        (row,) = [words for words in found if words[:1] == [str(budget)]]
+        assert row[1:4] == [f"{one.parameters / 1e6:.3f}", "M", f"{one.macs / 1e6:.3f}"]
+        assert row[4:6] == [f"{whole.parameters / 1e6:.2f}", "M"]
+        assert row[7] == f"{whole.macs / 1e6:,.2f}"
+
+
+def test_the_ledger_shows_each_layer_where_they_differ(tmp_path):
+    save(make().truncate((3, 12, 5)), tmp_path / "cut")
+    for arguments, expected in (
+        ([tmp_path / "cut"], ["2", "3", "3,12,5"]),
+        (["laptop", "--budget", "3,3,4,2", "--budget", "8"], ["3,3,4,2", "8"]),
+    ):
+        shown = es_ssm("ledger", *arguments)
+        assert shown.returncode == 0, shown.stderr
+        found = rows(shown.stdout)
+        start = next(i for i, words in enumerate(found) if words[:1] == ["budget"])
+        assert [words[0] for words in found[start + 1 : start + 1 + len(expected)]] == expected
+    layers = [words for words in found if len(words) == 4 and words[0].isdigit()]
+    assert [words[:2] for words in layers] == [["0", "3"], ["1", "3"], ["2", "4"], ["3", "2"]]
+    one = layer_total(recipe("laptop").config, 4)
+    assert layers[2][2:] == [f"{one.parameters:,}", f"{one.macs:,.0f}"]
+
+
+def test_a_repeated_budget_is_exported_once(model_folder, tmp_path):
+    found = es_ssm("export", model_folder, "--budget", "4", "--budget", "4", "--out", tmp_path / "out")
+    assert found.returncode == 0, found.stderr
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["budget-4"]
+    assert len(found.stdout.splitlines()) == 1
+
+
+def test_an_error_is_one_line_however_long(model_folder, tmp_path):
+    (tmp_path / "a file").write_text("")
+    far = tmp_path / ("long" * 30)
+    found = es_ssm("export", model_folder, "--all", "--out", tmp_path / "a file")
+    assert found.stderr.endswith(f"a file/budget-2 cannot be made: {tmp_path}/a file is not a folder\n")
+    found = es_ssm("export", far, "--all", "--out", "out", cwd=tmp_path)
+    assert found.stderr == f"es-ssm: {far} is not a saved model: it has no config.json\n"
+
+
 WRONG = [
     (["export", "nowhere", "--all", "--out", "out"], "nowhere is not a saved model: it has no config.json"),
     (["export", "{model}", "--out", "out"], "say which budgets to export"),
@@ -81,6 +132,7 @@ WRONG = [
     ),
     (["export", "{model}", "--budget", "x", "--out", "out"], "budget must be a whole number, or one a layer"),
     (["export", "{model}", "--budget", "3,3", "--out", "out"], "one for each of the 3 layers, got 2 of them"),
+    (["ledger", "laptop", "--budget", "33"], "budget must be a whole number from 1 to 32, got 33"),
     (["ledger", "slimpajama"], "did you mean slimpajama-1.3b?"),
     (["ledger", "."], ". is not a saved model: it has no config.json"),
 ]
@@ -90,7 +142,8 @@ WRONG = [
 def test_what_goes_wrong_is_one_sentence(arguments, message, model_folder, tmp_path):
     found = es_ssm(*[a.format(model=model_folder) for a in arguments], cwd=tmp_path)
     assert found.returncode == 2
-    assert message in " ".join(found.stderr.split())
+    assert message in found.stderr
+    assert len(found.stderr.splitlines()) == 1
     assert "Traceback" not in found.stderr
     assert found.stdout == ""
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]

@@ -7,8 +7,9 @@ import torch
 from models import HEADS, config, inputs, make
 from torch.utils.flop_counter import FlopCounterMode
 
+from es_ssm import BudgetSampler
 from es_ssm.bank import FilterBank
-from es_ssm.ledger import head_entries, layer_entries, total
+from es_ssm.ledger import head_entries, layer_entries, layer_total, total
 from es_ssm.mixing import _mix_backward, mix, mix_backward, mix_forward
 from es_ssm.recipes import RECIPES
 
@@ -49,6 +50,14 @@ def test_the_papers_parameter_table(name, budget, millions, tolerance):
     found = RECIPES[name]
     counted = total(found.config, found.kind, budget).parameters
     assert counted / 1e6 == pytest.approx(millions, rel=tolerance)
+
+
+def test_the_papers_figure_for_its_ablations_is_the_layers_alone():
+    """764.9 M; the embedding and the last norm bring it to 765.15 M."""
+    found = RECIPES["ablation-770m"]
+    assert found.config.n_layers * layer_total(found.config, 32).parameters == 764_882_496
+    rest = sum(entry.parameters for entry in head_entries(found.config, found.kind))
+    assert total(found.config, found.kind).parameters == 764_882_496 + rest == 765_148_736
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -130,6 +139,29 @@ def test_one_more_channel_costs_what_the_paper_says():
     assert per_channel[1] - per_channel[0] == 32 * 32 + 32 // 2 + 1
     fixed = sum(e.parameters for e in layer_entries(c, 5) if not e.scales)
     assert fixed == 32 * 16 + 16 + 8 * 32 * 32 + 5 * 32 + 4 * 32
+
+
+def test_expected_compute_under_budget_dropout():
+    """`BudgetSampler.expected` with the ledger's cost is the mean over the steps that it draws."""
+    found = RECIPES["laptop"]
+    costs = {k: total(found.config, found.kind, k).macs for k in found.config.budgets}
+    sampler = BudgetSampler(found.config.budgets, full_every=8)
+    expected = sampler.expected(lambda k: total(found.config, found.kind, k).macs)
+    steps = 8 * 5000
+    assert expected == pytest.approx(sum(costs[sampler.sample(s)[0]] for s in range(steps)) / steps, rel=0.01)
+    assert costs[2] < expected < costs[32]
+    always = BudgetSampler(found.config.budgets, full_every=1)
+    assert always.expected(costs.__getitem__) == pytest.approx(total(found.config, found.kind).macs)
+
+
+def test_a_model_is_its_layers_and_its_head():
+    c = config()
+    for budget in (4, (3, 12, 5)):
+        whole, layers = total(c, HEADS[0], budget), [layer_total(c, k) for k in c.layer_budgets(budget)]
+        head = head_entries(c, HEADS[0])
+        for part in ("parameters", "macs"):
+            parts = [getattr(each, part) for each in (*layers, *head)]
+            assert getattr(whole, part) == pytest.approx(sum(parts))
 
 
 def test_the_marginal_part_is_what_scales():
