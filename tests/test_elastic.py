@@ -1,5 +1,7 @@
 """Truncation: bit for bit the model at that budget, physically smaller, independent of what was removed."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +23,32 @@ def test_every_budget_is_a_model_of_its_own(kind, gate):
         assert small.budgets[-1] == budget
         sizes.append(sum(p.numel() for p in small.parameters()))
     assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("gate", ["adaptive", "channel", "uniform"])
+def test_removed_channels_move_nothing_and_get_no_gradient(kind, gate):
+    """Remarks 1 and 2 of the paper, for whole models: what is beyond the budget might as well be absent."""
+    model, x = make(kind, gate=gate), inputs(kind)
+    full = dict(model.named_parameters())
+    for budget in (1, 4, 11, (3, 12, 5)):
+        model.zero_grad()
+        before = model(x, budget)
+        before.square().sum().backward()
+        beyond = {}
+        for name, kept in truncate(model, budget).named_parameters():
+            inside = tuple(slice(size) for size in kept.shape)
+            beyond[name] = torch.ones_like(full[name], dtype=torch.bool)
+            beyond[name][inside] = False
+            assert full[name].grad[inside].abs().sum() > 0, name
+            assert torch.all(full[name].grad[beyond[name]] == 0)
+        assert any(outside.any() for outside in beyond.values())
+        changed = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, parameter in changed.named_parameters():
+                parameter[beyond[name]] = 1e6
+        assert torch.equal(changed(x, budget), before)
+        assert not torch.equal(changed(x), model(x))
 
 
 @settings(max_examples=20, deadline=None)

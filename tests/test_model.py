@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import LENGTH, config, inputs, make
 
-from es_ssm import LanguageModel, ModelConfig
+from es_ssm import DecisionModel, LanguageModel, ModelConfig, Trajectories
 from es_ssm.model import DropPath
 
 
@@ -31,9 +31,32 @@ def test_a_change_never_moves_an_earlier_output_at_any_budget(data):
     assert not torch.equal(before[:, t:], after[:, t:])
 
 
-def test_a_prefix_is_read_alike_whatever_follows():
-    model, x = make().double(), inputs()
-    torch.testing.assert_close(model(x[:, :20]), model(x)[:, :20], rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("budget", [1, 4, 12, (3, 12, 5)])
+@pytest.mark.parametrize("kind", [LanguageModel, DecisionModel])
+def test_causality_over_many_chunks_at_several_budgets(kind, budget):
+    model = make(kind, max_length=201)
+    x = inputs(kind, length=201)
+    before = model(x, budget)
+    for t in (1, 33, 60):
+        if kind is LanguageModel:
+            changed = x.clone()
+            changed[:, t:] = 2 + (changed[:, t:] - 1) % 256
+        else:
+            changed = Trajectories(*[part.clone() for part in x])
+            for part in changed[:3]:
+                part[:, t:] += 1
+        after = model(changed, budget)
+        assert torch.equal(after[:, :t], before[:, :t])
+        assert not torch.equal(after[:, t], before[:, t])
+
+
+@pytest.mark.parametrize("budget", [1, 4, 12, (3, 12, 5)])
+def test_a_prefix_is_read_alike_whatever_follows(budget):
+    model, x = make(max_length=200).double(), inputs(length=200)
+    whole = model(x, budget)
+    for length in (1, 20, 64, 199):
+        found = model(x[:, :length], budget)
+        torch.testing.assert_close(found, whole[:, :length], rtol=1e-5, atol=1e-5)
 
 
 def test_autocast_reaches_everything_but_the_features():
