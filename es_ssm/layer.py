@@ -21,7 +21,7 @@ class SpectralLayer(nn.Module):
         self.n_filters = whole("n_filters", n_filters, 1, bank.n_filters)
         self.bank = bank
         self.gate = gate
-        self.projections = nn.Parameter(torch.empty(n_filters, d_model, d_model))  # [k] is M_k transposed
+        self.projections = nn.Parameter(torch.empty(d_model, n_filters, d_model))  # [:, k] is M_k
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -33,7 +33,7 @@ GROUP = 8
 def mix_plain(
     u: Float[Tensor, "B L D"],
     gates: Float[Tensor, "B L K"],
-    projections: Float[Tensor, "Kbar D E"],
+    projections: Float[Tensor, "E Kbar D"],
     bank: FilterBank,
     dtype: torch.dtype,
 ) -> Float[Tensor, "B L E"]:
@@ -42,13 +42,13 @@ def mix_plain(
     features = features_fft(u, bank, budget)
     gated = features * gates.to(features.dtype)[..., None]
     with full_precision(u):
-        return torch.einsum("blkd,kde->ble", gated.to(dtype), projections[:budget].to(dtype))
+        return torch.einsum("blkd,ekd->ble", gated.to(dtype), projections[:, :budget].to(dtype))
 
 
 def mix(
     u: Float[Tensor, "B L D"],
     gates: Float[Tensor, "B L K"],
-    projections: Float[Tensor, "Kbar D E"],
+    projections: Float[Tensor, "E Kbar D"],
     bank: FilterBank,
     dtype: torch.dtype,
 ) -> Float[Tensor, "B L E"]:
@@ -75,7 +75,7 @@ def _mix_backward(
 def _(
     u: Tensor, _gates: Tensor, projections: Tensor, _length: int, _method: str, dtype: torch.dtype
 ) -> Tensor:
-    return u.new_empty(*u.shape[:2], projections.shape[2], dtype=dtype)
+    return u.new_empty(*u.shape[:2], len(projections), dtype=dtype)
 
 
 @_mix_backward.register_fake
@@ -104,7 +104,7 @@ Shape = tuple[int, ...]
 def _(u: Shape, gates: Shape, projections: Shape, length: int, method: str, *_: Any, **__: Any) -> int:
     """What torch's FLOP counter shall see: two for each multiply-accumulate, padding left out."""
     inside, state = feature_macs(FilterBank(length, method), gates[2], u[1])
-    return round(2 * u[0] * u[2] * (inside + state + u[1] * gates[2] * projections[2]))
+    return round(2 * u[0] * u[2] * (inside + state + u[1] * gates[2] * projections[0]))
 
 
 @register_flop_formula(torch.ops.es_ssm.mix_backward)
@@ -113,22 +113,22 @@ def _(
 ) -> int:
     """The features again and two products as large; the state there and back; two projections."""
     inside, state = feature_macs(FilterBank(length, method), gates[2], u[1])
-    return round(2 * u[0] * u[2] * (3 * inside + 2 * state + 2 * u[1] * gates[2] * projections[2]))
+    return round(2 * u[0] * u[2] * (3 * inside + 2 * state + 2 * u[1] * gates[2] * projections[0]))
 
 
 def mix_forward(
     u: Tensor, gates: Tensor, projections: Tensor, bank: FilterBank, dtype: torch.dtype
 ) -> Tensor:
     """Slab by slab: scale `inside` by the gates, make the gated features, project them."""
-    steps, width = checked(u, bank).shape[1:]
-    budget, out_width = gates.shape[2], projections.shape[2]
+    steps = checked(u, bank).shape[1]
+    budget, out_width = gates.shape[2], len(projections)
     if not has_form(bank, budget, steps):
         return mix_plain(u, gates, projections, bank, dtype)
     with full_precision(u):
         form = form_for(bank, budget, steps, real(u))
         chunk = form.inside.shape[0]
         inputs, gates = in_chunks(real(u), chunk), in_chunks(real(gates), chunk)
-        matrix = projections[:budget].reshape(budget * width, out_width).to(dtype)
+        matrix = projections[:, :budget].to(dtype).flatten(1)  # (E, K D)
         out = u.new_empty(*inputs.shape[:3], out_width, dtype=dtype)
         room = _room(inputs, SLAB, budget, dtype)
         for sequences, parts in _slabs(inputs, SLAB):
@@ -137,7 +137,7 @@ def mix_forward(
                 seen, state = see(inputs[sequences, part], state, form)
                 scaled = form.inside * gates[sequences, part].flatten(0, 1)[..., None]
                 rows = out[sequences, part].view(-1, out_width)
-                torch.mm(_gated_features(scaled, seen, room), matrix, out=rows)
+                torch.mm(_gated_features(scaled, seen, room), matrix.T, out=rows)
         return out.flatten(1, 2)[:, -steps:].contiguous()
 
 
@@ -177,23 +177,23 @@ def _slab_backward(
     seen: Float[Tensor, "N seen D"],
     gates: Float[Tensor, "N T K"],
     rows: Float[Tensor, "NT E"],
-    projections: Float[Tensor, "Kbar D E"],
-    grad_projections: Float[Tensor, "Kbar D E"],
+    projections: Float[Tensor, "E Kbar D"],
+    grad_projections: Float[Tensor, "E Kbar D"],
     form: ChunkedForm,
     room: Float[Tensor, " numbers"],
     more_room: Float[Tensor, " numbers"],
 ) -> tuple[Float[Tensor, "N seen D"], Float[Tensor, "N T K"]]:
     """The gradients of `seen` and gates, given that of the output in `rows`; adds to that of projections."""
-    width, out_width = projections.shape[1:]
+    out_width, _, width = projections.shape
     grad_seen, grad_gates, low = torch.zeros_like(seen), torch.empty_like(gates), seen.to(room.dtype)
     for channels in _parts(gates.shape[2], GROUP):
         inside = form.inside[:, channels]
         scaled = inside * gates[:, :, channels, None]
         gated = _gated_features(scaled, seen, room)  # (N T, group D)
-        grad_projections[channels] += (gated.T @ rows).view(-1, width, out_width)
-        matrix = projections[channels].reshape(-1, out_width).to(room.dtype)
+        grad_projections[:, channels] += (rows.T @ gated).view(out_width, -1, width)
+        matrix = projections[:, channels].to(room.dtype).flatten(1)  # (E, group D)
         back = more_room[: gated.numel()].view_as(gated)  # the gradient of `gated`
-        torch.mm(rows, matrix.T, out=back)
+        torch.mm(rows, matrix, out=back)
         back = back.view(len(low), -1, width)  # (N, T group, D)
         grad_gates[:, :, channels] = ((back @ low.mT).view_as(scaled) * inside).sum(-1)
         grad_seen += scaled.flatten(1, 2).to(room.dtype).mT @ back

@@ -116,7 +116,7 @@ def test_flops_of_a_large_model_without_its_memory(counted):
 @pytest.mark.parametrize(("length", "budget"), [(288, 20), (40, 8)])
 def test_torchs_counter_sees_into_the_mixing_operator(length, budget):
     """The formula that stands for the operator, against its products counted one by one."""
-    given = [torch.randn(2, length, 6), torch.rand(2, length, budget), torch.randn(budget, 6, 5)]
+    given = [torch.randn(2, length, 6), torch.rand(2, length, budget), torch.randn(5, budget, 6)]
     bank, grad = FilterBank(300), torch.randn(2, length, 5)
     for call, inside in (
         (partial(mix, *given, bank, torch.float32), partial(mix_forward, *given, bank, torch.float32)),

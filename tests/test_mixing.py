@@ -36,13 +36,13 @@ def operands(length, budget, width, out_width, batch, spare=0):
     torch.manual_seed(0)
     u = torch.randn(batch, length, width, dtype=torch.float64)
     gates = torch.rand(batch, length, budget, dtype=torch.float64)
-    projections = torch.randn(budget + spare, width, out_width, dtype=torch.float64)
+    projections = torch.randn(out_width, budget + spare, width, dtype=torch.float64)
     return u, gates, projections
 
 
 def definition(u, gates, projections, bank):
     gated = features_direct(u, bank, gates.shape[2]) * gates[..., None]
-    return torch.einsum("blkd,kde->ble", gated, projections[: gates.shape[2]])
+    return torch.einsum("blkd,ekd->ble", gated, projections[:, : gates.shape[2]])
 
 
 def distance(found, expected):
@@ -92,8 +92,8 @@ def test_removed_channels_get_exactly_zero():
     u, gates, projections = operands(200, 5, 4, 4, 2, spare=3)
     projections.requires_grad_()
     mix(u, gates, projections, FilterBank(256), torch.float64).sum().backward()
-    assert torch.all(projections.grad[5:] == 0)
-    assert projections.grad[:5].abs().min() > 0
+    assert torch.all(projections.grad[:, 5:] == 0)
+    assert projections.grad[:, :5].abs().min() > 0
 
 
 def test_a_parameter_used_twice_gets_both_gradients():

@@ -51,7 +51,7 @@ def test_a_symmetric_system_is_reproduced_as_budgets_grow(gap):
     traces = rates[:, None] ** np.arange(LENGTH)
     layer = SpectralLayer(d, 32, FilterBank(LENGTH), UniformGate(d, 32)).double()
     with torch.no_grad():
-        matrices = np.einsum("nk,noi->kio", traces @ filters[:32].T, modes)
+        matrices = np.einsum("nk,noi->oki", traces @ filters[:32].T, modes)
         layer.projections.copy_(torch.tensor(matrices))
 
     gain = sum(np.linalg.norm(mode, 2) for mode in modes) * np.linalg.norm(u)
