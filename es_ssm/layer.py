@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .bank import FilterBank
 from .errors import whole
-from .mixing import mix
+from .mix_operator import mix
 
 PROJECTION_STD = 1e-3
 

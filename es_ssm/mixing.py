@@ -1,7 +1,7 @@
 """Gate, features and projection in one: y(t) = sum over k of gate_k(t) M_k (Phi_k * u)(t).
 
-`mix_plain` is the paper's path: features by FFT, gate, one contraction. `mix` has the same signature and the
-same result, by matrix products over chunks of time (chunks.py), with three ideas more:
+`mix_plain` is the paper's path: features by FFT, gate, one contraction. `mix_forward` has the same signature
+and the same result, by matrix products over chunks of time (chunks.py), with three ideas more:
 
 *   The gate scales the small matrix `inside` rather than the features that come out of it: T + n numbers a
     token and channel instead of D.
@@ -14,15 +14,13 @@ same result, by matrix products over chunks of time (chunks.py), with three idea
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from .bank import ChunkedForm, FilterBank
-from .chunks import feature_macs, form_for, has_form, in_chunks, run, see, see_backward, start
+from .chunks import form_for, has_form, in_chunks, run, see, see_backward, start
 from .conv import checked, features_fft, full_precision, real
 
 SLAB = 512  # tokens whose gated features exist at one time in the forward pass
@@ -43,77 +41,6 @@ def mix_plain(
     gated = features * gates.to(features.dtype)[..., None]
     with full_precision(u):
         return torch.einsum("blkd,ekd->ble", gated.to(dtype), projections[:, :budget].to(dtype))
-
-
-def mix(
-    u: Float[Tensor, "B L D"],
-    gates: Float[Tensor, "B L K"],
-    projections: Float[Tensor, "E Kbar D"],
-    bank: FilterBank,
-    dtype: torch.dtype,
-) -> Float[Tensor, "B L E"]:
-    """The first K channels, as many as there are gates; the products with M_k in `dtype`."""
-    return _mix(u, gates, projections, bank.length, bank.method, dtype)
-
-
-@torch.library.custom_op("es_ssm::mix", mutates_args=())
-def _mix(
-    u: Tensor, gates: Tensor, projections: Tensor, length: int, method: str, dtype: torch.dtype
-) -> Tensor:
-    """One operator for every compiler and tracer: its loops are not theirs to unroll."""
-    return mix_forward(u, gates, projections, FilterBank(length, method), dtype)
-
-
-@torch.library.custom_op("es_ssm::mix_backward", mutates_args=())
-def _mix_backward(
-    grad: Tensor, u: Tensor, gates: Tensor, projections: Tensor, length: int, method: str, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    return mix_backward(grad, u, gates, projections, FilterBank(length, method), dtype)
-
-
-@_mix.register_fake
-def _(
-    u: Tensor, _gates: Tensor, projections: Tensor, _length: int, _method: str, dtype: torch.dtype
-) -> Tensor:
-    return u.new_empty(*u.shape[:2], len(projections), dtype=dtype)
-
-
-@_mix_backward.register_fake
-def _(
-    _grad: Tensor, u: Tensor, gates: Tensor, projections: Tensor, *_rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    return u.new_empty(u.shape), gates.new_empty(gates.shape), projections.new_empty(projections.shape)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs[:3])
-    ctx.rest = inputs[3:]
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return *_mix_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None
-
-
-_mix.register_autograd(_differentiate, setup_context=_keep)
-
-
-Shape = tuple[int, ...]
-
-
-@register_flop_formula(torch.ops.es_ssm.mix)
-def _(u: Shape, gates: Shape, projections: Shape, length: int, method: str, *_: Any, **__: Any) -> int:
-    """What torch's FLOP counter shall see: two for each multiply-accumulate, padding left out."""
-    inside, state = feature_macs(FilterBank(length, method), gates[2], u[1])
-    return round(2 * u[0] * u[2] * (inside + state + u[1] * gates[2] * projections[0]))
-
-
-@register_flop_formula(torch.ops.es_ssm.mix_backward)
-def _(
-    _: Any, u: Shape, gates: Shape, projections: Shape, length: int, method: str, *__: Any, **___: Any
-) -> int:
-    """The features again and two products as large; the state there and back; two projections."""
-    inside, state = feature_macs(FilterBank(length, method), gates[2], u[1])
-    return round(2 * u[0] * u[2] * (3 * inside + 2 * state + 2 * u[1] * gates[2] * projections[0]))
 
 
 def mix_forward(

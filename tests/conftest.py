@@ -4,6 +4,13 @@ from collections.abc import Iterator
 
 import jaxtyping
 import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread_each() -> None:
+    """The tests run in parallel already; torch's threads on top of that would wait for one another."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from es_ssm.bank import FilterBank
 from es_ssm.conv import features_direct
-from es_ssm.mixing import mix, mix_backward, mix_forward, mix_plain
+from es_ssm.mix_operator import mix
+from es_ssm.mixing import mix_backward, mix_forward, mix_plain
 
 # Relative to the float64 definition, as |found - expected| / |expected|. float32 and float64 are bounded by
 # the state space (1e-6, see realize). bfloat16 and float16 round each gated feature and each output once:
@@ -187,10 +188,8 @@ def test_a_block_compiles_without_a_graph_break(backend):
 
 
 def test_the_operator_obeys_torchs_rules():
-    from es_ssm.mixing import _mix
-
     u, gates, projections = (p.requires_grad_() for p in operands(70, 5, 3, 3, 2))
-    torch.library.opcheck(_mix, (u, gates, projections, 96, "exact", torch.float64))
+    torch.library.opcheck(torch.ops.es_ssm.mix.default, (u, gates, projections, 96, "exact", torch.float64))
 
 
 def test_without_a_state_space_it_is_the_plain_path():
