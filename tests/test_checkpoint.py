@@ -48,7 +48,7 @@ def test_model_truncation_and_export_are_bitwise_equal_at_every_budget(kind, tmp
 def test_bits_are_equal_at_every_length(tmp_path):
     """Whatever the kernels: that of one row differs from that of many, and some from aligned to not."""
     model = make(d_model=128, n_layers=2)
-    for budget in (1, 4, 12, (3, 7)):
+    for budget in (4, (3, 7)):
         small = truncate(model, budget)
         again = load(save(small, tmp_path / str(budget)))
         for length in (1, 2, 3, 5, 17, 33):
