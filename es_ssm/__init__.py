@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .budget import BudgetSampler as BudgetSampler
     from .checkpoint import load as load
     from .checkpoint import save as save
+    from .decode import DecodeState as DecodeState
+    from .decode import load_state as load_state
     from .elastic import ElasticModel as ElasticModel
     from .elastic import truncate as truncate
     from .export import export as export
@@ -27,6 +29,7 @@ _HOMES = {
     "bank": ["FilterBank"],
     "budget": ["BudgetSampler"],
     "checkpoint": ["load", "save"],
+    "decode": ["DecodeState", "load_state"],
     "elastic": ["ElasticModel", "truncate"],
     "export": ["export"],
     "filters": ["hankel_filters"],

@@ -21,7 +21,7 @@ ACCURATE = 1e-5  # of filters of norm 1: more, and the chunks are not used
 
 def has_form(bank: FilterBank, budget: int, steps: int) -> bool:
     """Whether chunks can do it: many channels over a short horizon have no accurate state space."""
-    return _is_short(budget, steps) or _is_accurate(bank, budget)
+    return _is_short(budget, steps) or is_accurate(bank, budget, CHUNK)
 
 
 def form_for(bank: FilterBank, budget: int, steps: int, like: Tensor) -> ChunkedForm:
@@ -34,15 +34,15 @@ def _is_short(budget: int, steps: int) -> bool:
 
 
 @lru_cache
-def _is_accurate(bank: FilterBank, budget: int) -> bool:
+def is_accurate(bank: FilterBank, budget: int, chunk: int) -> bool:
     """Whether the features of an impulse, made in chunks, are the filters. A state space that holds for one
     step at a time may not for powers of it."""
     if not bank.has_state_space(budget):
         return False
     impulse = torch.zeros(1, bank.length, 1, dtype=torch.float64)
     impulse[0, 0] = 1
-    form = bank.chunked(budget, CHUNK, impulse)
-    inputs = in_chunks(impulse, CHUNK)
+    form = bank.chunked(budget, chunk, impulse)
+    inputs = in_chunks(impulse, chunk)
     seen, _ = see(inputs, start(inputs, form), form)
     features = (form.inside.flatten(0, 1) @ seen).view(-1, budget)[-bank.length :]
     return bool((features - bank.taps(budget, impulse).T).norm(dim=0).max() < ACCURATE)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from .decode import DecodeState
 from .elastic import ElasticModel
 from .errors import instance, tensor, whole
 from .model import EMBEDDING_STD, Budget, ModelConfig
@@ -84,6 +85,40 @@ class LanguageModel(ElasticModel):
         check_inputs(self.config, tokens, mask, "B", "L")
         x = self.backbone(self.embedding(tokens), budget, mask)
         return F.linear(x, self.embedding.weight)
+
+    def start(self, batch: int = 1, budget: Budget | None = None, rollback: int = 0) -> DecodeState:
+        """The state of `batch` streams before their first token, to be stepped at `budget`.
+
+        It can forget the last `rollback` tokens at any time, for more memory.
+        """
+        return DecodeState(self.config, budget, batch, self.embedding.weight, rollback)
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        tokens: Int[Tensor, "B L"],
+        budget: Budget | None = None,
+        mask: Bool[Tensor, "B L"] | None = None,
+        rollback: int = 0,
+    ) -> DecodeState:
+        """The state after a prompt, read at once. Prompts of several lengths are padded in front."""
+        check_inputs(self.config, tokens, mask, "B", "L")
+        state = self.start(len(tokens), budget, rollback)
+        state.admit(*tokens.shape)
+        self.backbone.skim(self.embedding(tokens), state.memories, mask)
+        return state
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Int[Tensor, "B ..."], state: DecodeState
+    ) -> tuple[Float[Tensor, "B ... V"], DecodeState]:
+        """The logits after one more token a stream, (B,) to (B, V), or after each of m, (B, m) to (B, m, V);
+        and the state, which is changed in place."""
+        many = tokens[:, None] if isinstance(tokens, Tensor) and tokens.ndim == 1 else tokens
+        check_inputs(self.config, many, None, "B", "m")
+        instance("state", state, DecodeState).admit(*many.shape)
+        x = self.backbone.step(self.embedding(many), state.memories)
+        return F.linear(x, self.embedding.weight).view(*tokens.shape, -1), state
 
 
 class SequenceClassifier(ElasticModel):

@@ -3,11 +3,13 @@
 from math import sqrt
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from .bank import FilterBank
 from .errors import whole
+from .memory import Memory
 from .mix_operator import mix
 
 PROJECTION_STD = 1e-3
@@ -32,10 +34,26 @@ class SpectralLayer(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """Where `mask` is false a token is as good as absent: nothing of it reaches another."""
         budget = whole("budget", self.n_filters if budget is None else budget, 1, self.n_filters)
-        if mask is not None:
-            u = u.masked_fill(~mask[..., None], 0)
+        u = masked(u, mask)
         gates = self.gate(u, budget) / sqrt(budget)
         return mix(u, gates, self.projections, self.bank, working_dtype(self.projections))
+
+    def step(self, u: Float[Tensor, "B m D"], memory: Memory) -> Float[Tensor, "B m D"]:
+        """The next m tokens of streams that `memory` remembers."""
+        gates = self.gate(u, memory.budget) / sqrt(memory.budget)
+        dtype = working_dtype(self.projections)
+        matrix = self.projections[:, : memory.budget].to(dtype).flatten(1)  # (E, K D)
+        parts, first = [], 0
+        while first < u.shape[1]:
+            part = slice(first, first + memory.room)
+            parts.append(F.linear(memory.step(u[:, part], gates[:, part]).to(dtype), matrix))
+            first = part.stop
+        return torch.cat(parts, 1)
+
+
+def masked(u: Float[Tensor, "B L D"], mask: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B L D"]:
+    """Zeros where `mask` is false: nothing of such a token reaches another."""
+    return u if mask is None else u.masked_fill(~mask[..., None], 0)
 
 
 def working_dtype(parameter: Tensor) -> torch.dtype:

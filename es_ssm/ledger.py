@@ -6,7 +6,6 @@ Elementwise work (norms, activations, gating) is left out, as there.
 
 from typing import NamedTuple
 
-from .bank import FilterBank
 from .chunks import feature_macs
 from .elastic import ElasticModel
 from .heads import DecisionModel, LanguageModel, PairClassifier
@@ -35,8 +34,7 @@ def layer_entries(config: ModelConfig, budget: int) -> list[Entry]:
     d, half = config.d_model, config.d_model // 2
     adaptive, channel = config.gate == "adaptive", config.gate == "channel"
     wide = FFN_FACTOR * d
-    bank = FilterBank(config.max_length, config.filter_method)
-    features = d * sum(feature_macs(bank, budget, config.max_length)) / config.max_length
+    features = d * sum(feature_macs(config.bank, budget, config.max_length)) / config.max_length
     return [
         Entry("channel projections M_k", budget * d * d, budget * d * d, True),
         Entry("gate, output row", budget * half * adaptive, budget * half * adaptive, True),

@@ -3,7 +3,7 @@
 `ModelConfig` says everything about a model but its task, which is the head's (heads.py).
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,8 @@ from .config import Config
 from .errors import choice, shown, whole
 from .filters import FILTER_METHODS, MAX_FILTERS, MAX_LENGTH
 from .gates import GATES
-from .layer import SpectralLayer
+from .layer import SpectralLayer, masked
+from .memory import Memory
 
 Budget = int | tuple[int, ...]  # the same for every layer, or one for each
 PAPER_BUDGETS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -133,6 +134,11 @@ class ModelConfig(Config):
         below = tuple(b for b in self.budgets if b < min(filters))
         return self.replace(n_filters=filters, budgets=(*below, min(filters)))
 
+    @property
+    def bank(self) -> FilterBank:
+        """The filters of every layer."""
+        return FilterBank(self.max_length, self.filter_method)
+
     def backbone(self) -> "Backbone":
         return Backbone(self)
 
@@ -194,6 +200,11 @@ class Block(nn.Module):
         x = x + self.drop_path(self.spectral(self.spectral_norm(x), budget, mask))
         return x + self.drop_path(self.ffn(self.ffn_norm(x)))
 
+    def step(self, x: Float[Tensor, "B m D"], memory: Memory) -> Float[Tensor, "B m D"]:
+        """`forward` for the next tokens of streams that `memory` remembers."""
+        x = x + self.drop_path(self.spectral.step(self.spectral_norm(x), memory))
+        return x + self.drop_path(self.ffn(self.ffn_norm(x)))
+
 
 class Backbone(nn.Module):
     """Embedded inputs to representations, each budget an ordinary smaller network."""
@@ -201,9 +212,8 @@ class Backbone(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        bank = FilterBank(config.max_length, config.filter_method)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, i, bank) for i in range(config.n_layers))
+        self.blocks = nn.ModuleList(Block(config, i, config.bank) for i in range(config.n_layers))
         self.norm = nn.LayerNorm(config.d_model)
 
     def forward(
@@ -216,3 +226,21 @@ class Backbone(nn.Module):
         for block, layer_budget in zip(self.blocks, self.config.layer_budgets(budget), strict=True):
             x = block(x, layer_budget, mask)
         return self.norm(x)
+
+    def step(self, x: Float[Tensor, "B m D"], memories: list[Memory]) -> Float[Tensor, "B m D"]:
+        """`forward` for the next tokens, whose representations are those of a longer input's last."""
+        x = self.dropout(x)
+        for block, memory in zip(cast("list[Block]", self.blocks), memories, strict=True):
+            x = block.step(x, memory)
+        return self.norm(x)
+
+    def skim(
+        self, x: Float[Tensor, "B L D"], memories: list[Memory], mask: Bool[Tensor, "B L"] | None = None
+    ) -> None:
+        """Remember a prompt from the start. What comes after the last memory need not be computed."""
+        x = self.dropout(x)
+        blocks = cast("list[Block]", self.blocks)
+        for i, (block, memory) in enumerate(zip(blocks, memories, strict=True)):
+            memory.skim(masked(block.spectral_norm(x), mask))
+            if i + 1 < len(memories):
+                x = block(x, memory.budget, mask)
