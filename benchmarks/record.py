@@ -6,14 +6,19 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 RESULTS = Path(__file__).parent.parent / "results"
-PACKAGES = ("torch", "numpy", "scipy")
+PACKAGES = ("torch", "numpy", "scipy", "transformers")
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
 
 def append(name: str, measured: Any) -> Path:
@@ -36,12 +41,12 @@ def circumstances() -> dict[str, Any]:
     return {
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
         "commit": _git("rev-parse", "--short", "HEAD")
-        + ("+" if _git("status", "--porcelain", "-uno") else ""),
+        + ("+" if _git("status", "--porcelain", "--", ":/", ":!/results", ":!/docs") else ""),
         "machine": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": {package: version(package) for package in PACKAGES if find_spec(package)},
     }
 
 
@@ -61,6 +66,30 @@ def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
     """Theirs over ours, turn by turn: the median and the quartiles."""
     each = sorted(b / a for a, b in zip(ours, theirs, strict=True))
     return median(each), each[len(each) // 4], each[(3 * len(each)) // 4]
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on the terminal; numbers to three digits."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
+    Console().print(table)
+
+
+def peak_memory(module: str, *arguments: object) -> int:
+    """Bytes that `python -m module ARGUMENTS` says it used at most: a fresh process has nothing left over."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=RESULTS.parent)
+    return int(found.stdout.split()[-1])
+
+
+def resident(peak: bool) -> int:
+    """Bytes of this process in memory, now or at most so far."""
+    name = "VmHWM:" if peak else "VmRSS:"
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return 1024 * int(line.split()[1])
+    raise OSError("/proc/self/status does not say how much memory is used")
 
 
 def _module() -> str:

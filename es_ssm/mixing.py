@@ -23,9 +23,8 @@ from .bank import ChunkedForm, FilterBank
 from .chunks import form_for, has_form, in_chunks, run, see, see_backward, start
 from .conv import checked, features_fft, full_precision, real
 
-SLAB = 512  # tokens whose gated features exist at one time in the forward pass
-BACKWARD_SLAB = 2048  # and in the backward pass, for GROUP channels at a time
-GROUP = 8
+SLAB = 512  # tokens whose gated features exist at one time
+GROUP = 8  # channels of them in the backward pass, which needs their gradients beside them
 
 
 def mix_plain(
@@ -83,8 +82,8 @@ def mix_backward(
         chunk = form.inside.shape[0]
         inputs, by_chunk, grad = (in_chunks(x, chunk) for x in (real(u), real(gates), grad))
         grads = torch.empty_like(inputs), torch.empty_like(by_chunk), projections.new_zeros(projections.shape)
-        rooms = [_room(inputs, BACKWARD_SLAB, GROUP, dtype) for _ in range(2)]
-        for sequences, parts in _slabs(inputs, BACKWARD_SLAB):
+        rooms = [_room(inputs, SLAB, GROUP, dtype) for _ in range(2)]
+        for sequences, parts in _slabs(inputs, SLAB):
             states = [start(inputs[sequences], form)]
             for part in parts[:-1]:
                 states.append(run(inputs[sequences, part], states[-1], form)[:, -1])
