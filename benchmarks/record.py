@@ -73,7 +73,9 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 120)
+    console.print(table)
 
 
 def peak_memory(module: str, *arguments: object) -> int:
