@@ -1,4 +1,4 @@
-"""Tokens a second and bytes of state, by position: `python -m benchmarks.decode`.
+"""Tokens a second and bytes of state, by position: `python -m benchmarks.decode [--device cuda]`.
 
 Contestants: an ES-SSM of K = 32 and its export of K = 2, against Llama with its cache, of as many parameters
 and layers as the former, all in bfloat16, batch 1. Each is brought to the position by a prompt of random
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.record import IMAGES, append, cpu_times, ratio, show
+from benchmarks.record import IMAGES, append, device_asked_for, ratio, show, timed
 from benchmarks.rivals import es_ssm, llama, size
 from es_ssm import truncate
 from es_ssm.plots import BLUE, INK, ORANGE, picture
@@ -35,22 +35,22 @@ def their_stepper(model: Any, prompt: torch.Tensor) -> tuple[Call, int]:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    large = es_ssm(LAYERS, LENGTH).eval().bfloat16()
+    device = device_asked_for()
+    large = es_ssm(LAYERS, LENGTH).eval().to(device, torch.bfloat16)
     models = {
         "ES-SSM K=32": (large, our_stepper),
         "ES-SSM K=2": (truncate(large, 2), our_stepper),
-        "Llama": (llama(LAYERS, LENGTH, size(large)).eval().bfloat16(), their_stepper),
+        "Llama": (llama(LAYERS, LENGTH, size(large)).eval().to(device, torch.bfloat16), their_stepper),
     }
     calls: dict[str, Call] = {}
     held: dict[str, int] = {}
     with torch.no_grad():
         for position in POSITIONS:
-            prompt = torch.randint(2, 258, (1, position))
+            prompt = torch.randint(2, 258, (1, position), device=device)
             for name, (model, stepper) in models.items():
                 label = f"{name} at {position}"
                 calls[label], held[label] = stepper(model, prompt)
-        times = cpu_times(calls, STEPS)  # a few positions further on, all of them
+        times = timed(calls, STEPS, device)  # a few positions further on, all of them
     rows = []
     for position in POSITIONS:
         for name in models:
@@ -73,7 +73,8 @@ def main() -> None:
         [[row[c][0] if isinstance(row[c], tuple) else row[c] for c in columns] for row in rows],
     )
     print(append("decode", {"parameters": {n: size(m) for n, (m, _) in models.items()}, "rows": rows}))
-    draw(rows)
+    if device == "cpu":
+        draw(rows)
 
 
 def draw(rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,6 @@
-"""The spectral layer against the paper's path and its own floor: `python -m benchmarks.layer [--long]`.
+"""The spectral layer against the paper's path and its own floor.
+
+    python -m benchmarks.layer [--long] [--device cuda]
 
 Contestants, each with the gate, in bfloat16 autocast over float32 parameters, forward alone and forward with
 backward:
@@ -19,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 import es_ssm.layer
-from benchmarks.record import IMAGES, append, cpu_times, peak_memory, ratio, resident, show
+from benchmarks.record import IMAGES, append, device_asked_for, peak_memory, ratio, resident, show, timed
 from es_ssm.bank import FilterBank
 from es_ssm.mix_operator import mix
 from es_ssm.mixing import mix_plain
@@ -41,7 +43,7 @@ def block_of(width: int, length: int) -> Block:
 def runner(module: torch.nn.Module, path: str, u: torch.Tensor, budget: int, backward: bool) -> Call:
     def run() -> None:
         es_ssm.layer.mix = PATHS[path]
-        with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(backward):
+        with torch.autocast(u.device.type, dtype=torch.bfloat16), torch.set_grad_enabled(backward):
             x = u.clone().requires_grad_(backward)
             out = module(x, budget)
         if backward:
@@ -51,11 +53,14 @@ def runner(module: torch.nn.Module, path: str, u: torch.Tensor, budget: int, bac
     return run
 
 
-def floor(width: int, length: int, budget: int, backward: bool, ffn: bool) -> Call:
+def floor(width: int, length: int, budget: int, backward: bool, ffn: bool, device: str) -> Call:
     """Each product as one call, on random operands."""
     shapes = [(budget * width, width)] + ([(width, 4 * width), (4 * width, width)] if ffn else [])
     operands = [
-        (torch.randn(length, inner).bfloat16(), torch.randn(outer, inner).bfloat16())
+        (
+            torch.randn(length, inner).to(device, torch.bfloat16),
+            torch.randn(outer, inner).to(device, torch.bfloat16),
+        )
         for inner, outer in shapes
     ]
 
@@ -69,18 +74,19 @@ def floor(width: int, length: int, budget: int, backward: bool, ffn: bool) -> Ca
     return run
 
 
-def measure(width: int, length: int, budget: int, repeats: int) -> list[dict[str, object]]:
-    block, u, rows = block_of(width, length), torch.randn(1, length, width), []
+def measure(width: int, length: int, budget: int, repeats: int, device: str) -> list[dict[str, object]]:
+    block, u, rows = block_of(width, length).to(device), torch.randn(1, length, width).to(device), []
     for backward in (False, True):
-        times = cpu_times(
+        times = timed(
             {
                 "chunks": runner(block.spectral, "chunks", u, budget, backward),
                 "paper": runner(block.spectral, "paper", u, budget, backward),
-                "floor": floor(width, length, budget, backward, ffn=False),
+                "floor": floor(width, length, budget, backward, False, device),
                 "block": runner(block, "chunks", u, budget, backward),
-                "block floor": floor(width, length, budget, backward, ffn=True),
+                "block floor": floor(width, length, budget, backward, True, device),
             },
             repeats,
+            device,
         )
         rows.append(
             {
@@ -124,7 +130,7 @@ def main() -> None:
     if sys.argv[1:2] == ["memory"]:
         path, *numbers = sys.argv[2:]
         return memory(path, *map(int, numbers))
-    torch.set_num_threads(1)
+    device = device_asked_for()
     long = "--long" in sys.argv
     widths, lengths = ((256, 512, 1024), (512, 2048, 8192)) if long else ((512,), (2048,))
     rows = []
@@ -132,12 +138,10 @@ def main() -> None:
         for length in lengths:
             heavy = width * length > 2**20
             for budget in PAPER_BUDGETS if long and not heavy else (2, 8, 32):
-                rows += measure(width, length, budget, 3 if heavy else 7)
+                rows += measure(width, length, budget, 3 if heavy else 7, device)
                 print(".", end="", flush=True)
     print()
-    bytes_used = {
-        path: peak_memory("benchmarks.layer", "memory", path, 512, 2048, CHANNELS) for path in PATHS
-    }
+    bytes_used = {path: peak_memory("benchmarks.layer", "memory", path, 512, 2048, 32) for path in PATHS}
     columns = [
         "d",
         "L",
@@ -164,7 +168,8 @@ def main() -> None:
     share = bytes_used["chunks"] / bytes_used["paper"]
     print(f"peak memory of forward+backward, K=32, d=512, L=2048: {bytes_used}, ratio {share:.3f}")
     print(append("layer", {"times": rows, "peak_bytes": bytes_used}))
-    draw(rows)
+    if device == "cpu":
+        draw(rows)
     return None
 
 

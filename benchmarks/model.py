@@ -1,4 +1,6 @@
-"""A whole language model against those of transformers: `python -m benchmarks.model [--long]`.
+"""A whole language model against those of transformers.
+
+    python -m benchmarks.model [--long] [--device cuda]
 
 All have the same depth and, at K = 32, the same number of parameters within 5 %; one checkpoint of ours
 serves the other budgets. Prefill: bfloat16 weights, batch 1, logits of every position. Training: float32
@@ -15,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.record import IMAGES, append, cpu_times, ratio, show
+from benchmarks.record import IMAGES, append, device_asked_for, ratio, show, timed
 from benchmarks.rivals import RIVALS, es_ssm, size
 from es_ssm import BudgetSampler
 from es_ssm.model import PAPER_BUDGETS
@@ -31,10 +33,10 @@ def contestants(length: int) -> dict[str, nn.Module]:
     return {"ES-SSM": ours, **{name: build(LAYERS, length, size(ours)) for name, build in RIVALS.items()}}
 
 
-def prefill(length: int, repeats: int) -> tuple[dict[str, list[float]], dict[str, int]]:
-    tokens = torch.randint(2, 258, (1, length))
+def prefill(length: int, repeats: int, device: str) -> tuple[dict[str, list[float]], dict[str, int]]:
+    tokens = torch.randint(2, 258, (1, length), device=device)
     calls: dict[str, Call] = {}
-    models = {name: model.eval().bfloat16() for name, model in contestants(length).items()}
+    models = {name: model.eval().to(device, torch.bfloat16) for name, model in contestants(length).items()}
 
     def reader(name: str, budget: int | None = None) -> Call:
         def run() -> None:
@@ -46,19 +48,19 @@ def prefill(length: int, repeats: int) -> tuple[dict[str, list[float]], dict[str
     for budget in BUDGETS:
         calls[f"ES-SSM K={budget}"] = reader("ES-SSM", budget)
     calls |= {name: reader(name) for name in RIVALS}
-    return cpu_times(calls, repeats), {name: size(model) for name, model in models.items()}
+    return timed(calls, repeats, device), {name: size(model) for name, model in models.items()}
 
 
-def training(length: int, repeats: int) -> dict[str, list[float]]:
-    tokens = torch.randint(2, 258, (1, length + 1))
-    models = {name: model.train() for name, model in contestants(length).items()}
+def training(length: int, repeats: int, device: str) -> dict[str, list[float]]:
+    tokens = torch.randint(2, 258, (1, length + 1), device=device)
+    models = {name: model.train().to(device) for name, model in contestants(length).items()}
 
     def trainer(name: str, budget: int | None = None) -> Call:
         model = models[name]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
 
         def run() -> None:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(device, dtype=torch.bfloat16):
                 if budget:
                     logits = model(tokens[:, :-1], budget)
                 else:
@@ -71,7 +73,7 @@ def training(length: int, repeats: int) -> dict[str, list[float]]:
         return run
 
     calls = {f"ES-SSM K={budget}": trainer("ES-SSM", budget) for budget in PAPER_BUDGETS}
-    return cpu_times(calls | {name: trainer(name) for name in RIVALS}, repeats)
+    return timed(calls | {name: trainer(name) for name in RIVALS}, repeats, device)
 
 
 def mixed(times: dict[str, list[float]]) -> list[float]:
@@ -102,19 +104,20 @@ def draw(rows: list[list[Any]]) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    device = device_asked_for()
     rows: list[list[Any]] = []
-    found, sizes = prefill(2048, 5)
+    found, sizes = prefill(2048, 5, device)
     rows += table("prefill, L=2048", found)
     if "--long" in sys.argv:
-        rows += table("prefill, L=8192", prefill(8192, 3)[0])
-    steps = training(2048, 3)
+        rows += table("prefill, L=8192", prefill(8192, 3, device)[0])
+    steps = training(2048, 3, device)
     steps["ES-SSM, mix"] = mixed(steps)
     rows += table("training step, L=2048", steps)
     columns = ["", "model", "CPU s", "over Llama", "quartile", "quartile", "over K=32"]
     show(f"{sizes} parameters, {LAYERS} layers", columns, rows)
     print(append("model", {"parameters": sizes, "columns": columns, "rows": rows}))
-    draw(rows)
+    if device == "cpu":
+        draw(rows)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def circumstances() -> dict[str, Any]:
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
         "commit": _git("rev-parse", "--short", "HEAD")
         + ("+" if _git("status", "--porcelain", "--", ":/", ":!/results", ":!/docs") else ""),
-        "machine": _cpu(),
+        "machine": torch.cuda.get_device_name() if "cuda" in sys.argv else _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -50,15 +50,35 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def cpu_times(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of CPU time of each call, the contestants taking turns, after one turn to warm up."""
+def device_asked_for() -> str:
+    """`--device cuda`, or the CPU, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    return sys.argv[sys.argv.index("--device") + 1] if "--device" in sys.argv else "cpu"
+
+
+def timed(
+    contestants: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """Seconds of each call, the contestants taking turns, after one turn to warm up.
+
+    Of CPU time, which is all there is on one thread; of the clock, to the end of its kernels, on a GPU.
+    """
+    import torch
+
+    on_gpu = device != "cpu"
+    now = time.perf_counter if on_gpu else time.process_time
+    finish = torch.cuda.synchronize if on_gpu else lambda: None
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(repeats + 1):
         for name, call in contestants.items():
-            start = time.process_time()
+            finish()
+            start = now()
             call()
+            finish()
             if turn:
-                times[name].append(time.process_time() - start)
+                times[name].append(now() - start)
     return times
 
 

@@ -1,4 +1,4 @@
-"""What a user would run instead, from transformers: as deep as an ES-SSM and as large, within a percent or so."""
+"""What a user would run instead, from transformers: as deep as an ES-SSM, and as large within 5 %."""
 
 from collections.abc import Callable
 

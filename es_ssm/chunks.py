@@ -6,7 +6,7 @@
 
 from functools import lru_cache
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,22 +15,44 @@ from torch import Tensor
 
 from .bank import ChunkedForm, FilterBank
 
-CHUNK = 32
 ACCURATE = 1e-5  # of filters of norm 1: more, and the chunks are not used
 
 
-def has_form(bank: FilterBank, budget: int, steps: int) -> bool:
+class Tiles(NamedTuple):
+    """How the work is cut: steps in a chunk, tokens in a slab, channels in a group of the backward pass.
+
+    On a CPU a slab's gated features should stay in its cache, and longer chunks cost more than the shorter
+    row of states saves. A GPU wants few and large launches. The width, the length and the budget make no
+    difference worth a rule (docs/performance.md).
+    """
+
+    chunk: int
+    slab: int
+    group: int
+
+
+CPU = Tiles(chunk=32, slab=512, group=8)
+GPU = Tiles(chunk=128, slab=32768, group=32)
+
+
+def tiles(device: torch.device) -> Tiles:
+    return GPU if device.type == "cuda" else CPU
+
+
+def has_form(bank: FilterBank, budget: int, steps: int, chunk: int) -> bool:
     """Whether chunks can do it: many channels over a short horizon have no accurate state space."""
-    return _is_short(budget, steps) or is_accurate(bank, budget, CHUNK)
+    return _is_short(budget, steps, chunk) or is_accurate(bank, budget, chunk)
 
 
-def form_for(bank: FilterBank, budget: int, steps: int, like: Tensor) -> ChunkedForm:
+def form_for(bank: FilterBank, budget: int, steps: int, chunk: int, like: Tensor) -> ChunkedForm:
     """The form for an input of `steps`: one chunk where that costs no more than a state would."""
-    return bank.single(budget, steps, like) if _is_short(budget, steps) else bank.chunked(budget, CHUNK, like)
+    if _is_short(budget, steps, chunk):
+        return bank.single(budget, steps, like)
+    return bank.chunked(budget, chunk, like)
 
 
-def _is_short(budget: int, steps: int) -> bool:
-    return steps <= CHUNK + budget  # the state has a few more than `budget` numbers
+def _is_short(budget: int, steps: int, chunk: int) -> bool:
+    return steps <= chunk + budget  # the state has a few more than `budget` numbers
 
 
 @lru_cache
@@ -49,12 +71,12 @@ def is_accurate(bank: FilterBank, budget: int, chunk: int) -> bool:
 
 
 def feature_macs(bank: FilterBank, budget: int, steps: int) -> tuple[int, int]:
-    """Multiply-accumulates for one feature's stream of `steps`: within chunks, and for the state between.
+    """Multiply-accumulates for one feature's stream of `steps`, in a CPU's chunks: within, and between them.
 
     Where there is no form, what one real FFT of length 2L there and one a channel back amount to.
     """
-    if has_form(bank, budget, steps):
-        form = form_for(bank, budget, steps, torch.empty(0))
+    if has_form(bank, budget, steps, CPU.chunk):
+        form = form_for(bank, budget, steps, CPU.chunk, torch.empty(0))
         state, chunk = form.carry.shape
         chunks = -(-steps // chunk)
         return chunks * budget * chunk * (chunk + state), chunks * state * (chunk + state)

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .bank import FilterBank
-from .chunks import See, form_for, has_form, in_chunks
+from .chunks import See, form_for, has_form, in_chunks, tiles
 from .errors import whole
 
 
@@ -55,7 +55,8 @@ def features_chunked(
     with full_precision(u):
         u = real(checked(u, bank))
         steps = u.shape[1]
-        form = bank.chunked(budget, chunk, u) if chunk else form_for(bank, budget, steps, u)
+        tile = tiles(u.device).chunk
+        form = bank.chunked(budget, chunk, u) if chunk else form_for(bank, budget, steps, tile, u)
         seen: Tensor = See.apply(in_chunks(u, form.inside.shape[0]), form)  # type: ignore[no-untyped-call]
         features = form.inside.flatten(0, 1) @ seen  # (N, T*K, D)
         return features.view(u.shape[0], -1, budget, u.shape[2])[:, -steps:]
@@ -63,8 +64,8 @@ def features_chunked(
 
 def spectral_features(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Float[Tensor, "B L K D"]:
     """By matrix products where that can be, else by FFT."""
-    features = features_chunked if has_form(bank, budget, u.shape[1]) else features_fft
-    return features(u, bank, budget)
+    by_chunks = has_form(bank, budget, u.shape[1], tiles(u.device).chunk)
+    return (features_chunked if by_chunks else features_fft)(u, bank, budget)
 
 
 def initial_state(bank: FilterBank, budget: int, batch: int, width: int, like: Tensor) -> FeatureState:

@@ -20,11 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .bank import ChunkedForm, FilterBank
-from .chunks import form_for, has_form, in_chunks, run, see, see_backward, start
+from .chunks import form_for, has_form, in_chunks, run, see, see_backward, start, tiles
 from .conv import checked, features_fft, full_precision, real
-
-SLAB = 512  # tokens whose gated features exist at one time
-GROUP = 8  # channels of them in the backward pass, which needs their gradients beside them
 
 
 def mix_plain(
@@ -48,16 +45,17 @@ def mix_forward(
     """Slab by slab: scale `inside` by the gates, make the gated features, project them."""
     steps = checked(u, bank).shape[1]
     budget, out_width = gates.shape[2], len(projections)
-    if not has_form(bank, budget, steps):
+    tile = tiles(u.device)
+    if not has_form(bank, budget, steps, tile.chunk):
         return mix_plain(u, gates, projections, bank, dtype)
     with full_precision(u):
-        form = form_for(bank, budget, steps, real(u))
+        form = form_for(bank, budget, steps, tile.chunk, real(u))
         chunk = form.inside.shape[0]
         inputs, gates = in_chunks(real(u), chunk), in_chunks(real(gates), chunk)
         matrix = projections[:, :budget].to(dtype).flatten(1)  # (E, K D)
         out = u.new_empty(*inputs.shape[:3], out_width, dtype=dtype)
-        room = _room(inputs, SLAB, budget, dtype)
-        for sequences, parts in _slabs(inputs, SLAB):
+        room = _room(inputs, tile.slab, budget, dtype)
+        for sequences, parts in _slabs(inputs, tile.slab):
             state = start(inputs[sequences], form)
             for part in parts:
                 seen, state = see(inputs[sequences, part], state, form)
@@ -72,18 +70,19 @@ def mix_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of u, gates and projections; features are made again, a few channels at a time."""
     budget, steps = gates.shape[2], u.shape[1]
-    if not has_form(bank, budget, steps):
+    tile = tiles(u.device)
+    if not has_form(bank, budget, steps, tile.chunk):
         plain = partial(mix_plain, bank=bank, dtype=dtype)
         pull_back = torch.func.vjp(plain, u, gates, projections)[1]
         grad_u, grad_gates, grad_projections = (found.contiguous() for found in pull_back(grad))
         return grad_u, grad_gates, grad_projections
     with full_precision(u):
-        form = form_for(bank, budget, steps, real(u))
+        form = form_for(bank, budget, steps, tile.chunk, real(u))
         chunk = form.inside.shape[0]
         inputs, by_chunk, grad = (in_chunks(x, chunk) for x in (real(u), real(gates), grad))
         grads = torch.empty_like(inputs), torch.empty_like(by_chunk), projections.new_zeros(projections.shape)
-        rooms = [_room(inputs, SLAB, GROUP, dtype) for _ in range(2)]
-        for sequences, parts in _slabs(inputs, SLAB):
+        rooms = [_room(inputs, tile.slab, min(tile.group, budget), dtype) for _ in range(2)]
+        for sequences, parts in _slabs(inputs, tile.slab):
             states = [start(inputs[sequences], form)]
             for part in parts[:-1]:
                 states.append(run(inputs[sequences, part], states[-1], form)[:, -1])
@@ -92,7 +91,9 @@ def mix_backward(
                 at = sequences, part
                 seen, _ = see(inputs[at], state, form)
                 given = by_chunk[at].flatten(0, 1), grad[at].flatten(0, 2)
-                grad_seen, grad_gates = _slab_backward(seen, *given, projections, grads[2], form, *rooms)
+                grad_seen, grad_gates = _slab_backward(
+                    seen, *given, projections, grads[2], form, *rooms, tile.group
+                )
                 grads[0][at], grad_state = see_backward(grad_seen, grad_state, form)
                 grads[1][at] = grad_gates.view_as(by_chunk[at])
     grad_u, grad_gates = (found.flatten(1, 2)[:, -steps:].contiguous() for found in grads[:2])
@@ -108,11 +109,12 @@ def _slab_backward(
     form: ChunkedForm,
     room: Float[Tensor, " numbers"],
     more_room: Float[Tensor, " numbers"],
+    group: int,
 ) -> tuple[Float[Tensor, "N seen D"], Float[Tensor, "N T K"]]:
     """The gradients of `seen` and gates, given that of the output in `rows`; adds to that of projections."""
     out_width, _, width = projections.shape
     grad_seen, grad_gates, low = torch.zeros_like(seen), torch.empty_like(gates), seen.to(room.dtype)
-    for channels in _parts(gates.shape[2], GROUP):
+    for channels in _parts(gates.shape[2], group):
         inside = form.inside[:, channels]
         scaled = inside * gates[:, :, channels, None]
         gated = _gated_features(scaled, seen, room)  # (N T, group D)

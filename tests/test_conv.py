@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ssm.bank import FilterBank
-from es_ssm.chunks import has_form
+from es_ssm.chunks import CPU, has_form
 from es_ssm.conv import (
     features_chunked,
     features_direct,
@@ -148,7 +148,7 @@ def test_more_channels_than_32_are_accurate_by_one_way_or_another(horizon, budge
     """The step's state space is good here, but for all save the last its powers are not."""
     bank, u = FilterBank(horizon), torch.randn(1, horizon, 4)
     assert bank.has_state_space(budget)
-    assert has_form(bank, budget, horizon) == (horizon == 2048)
+    assert has_form(bank, budget, horizon, CPU.chunk) == (horizon == 2048)
     expected = features_direct(u, bank, budget)
     assert worst_channel(spectral_features(u, bank, budget), expected) < TOLERANCE[torch.float32]
     assert worst_channel(by_steps(u, bank, budget), expected) < TOLERANCE[torch.float32]

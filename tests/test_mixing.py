@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ssm.bank import FilterBank
+from es_ssm.chunks import CPU, Tiles, form_for, in_chunks, see, start
 from es_ssm.conv import features_direct
 from es_ssm.mix_operator import mix
 from es_ssm.mixing import mix_backward, mix_forward, mix_plain
@@ -124,8 +125,7 @@ def test_slabs_and_groups_change_nothing(monkeypatch):
     grad = torch.randn(3, 500, 4, dtype=torch.float64)
     once = mix_forward(*given, bank, torch.float64)
     back = mix_backward(grad, *given, bank, torch.float64)
-    for name, size in (("SLAB", 70), ("GROUP", 3)):
-        monkeypatch.setattr(f"es_ssm.mixing.{name}", size)
+    monkeypatch.setattr("es_ssm.chunks.CPU", Tiles(chunk=32, slab=70, group=3))
     assert distance(mix_forward(*given, bank, torch.float64), once) < 1e-12
     for small, large in zip(mix_backward(grad, *given, bank, torch.float64), back, strict=True):
         assert distance(small, large) < 1e-12
@@ -133,12 +133,11 @@ def test_slabs_and_groups_change_nothing(monkeypatch):
 
 def test_the_bfloat16_features_carry_16_bits_before_their_one_rounding():
     """With each operand rounded to bfloat16 instead of split, the error would be ten times as large."""
-    from es_ssm.chunks import form_for, in_chunks, see, start
     from es_ssm.mixing import _gated_features
 
     bank, (u, gates, _) = FilterBank(2048), operands(2048, 32, 16, 16, 1)
     u, gates = u.float(), gates.float()
-    form = form_for(bank, 32, 2048, u)
+    form = form_for(bank, 32, 2048, CPU.chunk, u)
     inputs, by_chunk = (in_chunks(x, len(form.inside)) for x in (u, gates))
     scaled = form.inside * by_chunk.flatten(0, 1)[..., None]
     seen, _ = see(inputs, start(inputs, form), form)
@@ -177,7 +176,7 @@ def test_nothing_of_the_size_of_the_features_is_ever_there():
             bank,
             torch.bfloat16,
         )
-    assert watch.numbers <= 2048 * 32 * 256 / 4  # the features of GROUP channels
+    assert watch.numbers <= 2048 * 32 * 256 / 4  # the features of a group of channels
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
