@@ -92,7 +92,7 @@ def mix_backward(
                 seen, _ = see(inputs[at], state, form)
                 given = by_chunk[at].flatten(0, 1), grad[at].flatten(0, 2)
                 grad_seen, grad_gates = _slab_backward(
-                    seen, *given, projections, grads[2], form, *rooms, tile.group
+                    seen, *given, projections, grads[2], form, tile.group, *rooms
                 )
                 grads[0][at], grad_state = see_backward(grad_seen, grad_state, form)
                 grads[1][at] = grad_gates.view_as(by_chunk[at])
@@ -107,9 +107,9 @@ def _slab_backward(
     projections: Float[Tensor, "E Kbar D"],
     grad_projections: Float[Tensor, "E Kbar D"],
     form: ChunkedForm,
+    group: int,
     room: Float[Tensor, " numbers"],
     more_room: Float[Tensor, " numbers"],
-    group: int,
 ) -> tuple[Float[Tensor, "N seen D"], Float[Tensor, "N T K"]]:
     """The gradients of `seen` and gates, given that of the output in `rows`; adds to that of projections."""
     out_width, _, width = projections.shape
