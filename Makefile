@@ -9,7 +9,7 @@ help:
 	@echo "make demo     set up, then show the idea (a picture and ten exports under out/)"
 	@echo "make test     set up, then run the tests"
 	@echo "make check    format, lint, types"
-	@echo "make bench    the short benchmarks"
+	@echo "make bench    the short benchmarks, about six minutes"
 	@echo "make paper    the tables of the paper that can be made here"
 	@echo "make torture  long random runs"
 
@@ -38,7 +38,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 bench: setup
-	$(BIN)/python -m benchmarks.filters
+	for name in filters layer decode model; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 paper: setup
 	for recipe in slimpajama-1.3b cadence-287m precision-160m ablation-770m lra-50m sc10-10m d4rl-halfcheetah; do \

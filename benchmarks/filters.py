@@ -12,11 +12,10 @@ import tracemalloc
 import numpy as np
 import scipy.linalg
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.record import append
+from benchmarks.record import IMAGES, append, show
 from es_ssm.filters import Filters, exact_filters
+from es_ssm.plots import BLUE, INK, ORANGE, picture
 from es_ssm.subspace import subspace_filters
 
 CHANNELS = 32
@@ -59,11 +58,29 @@ def main() -> None:
         rows[-1]["exact_peak_megabytes"] = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()
 
-    table = Table("L", "method", "CPU seconds", f"channels of {CHANNELS} to {GOOD:g}")
-    for row in rows:
-        table.add_row(str(row["length"]), row["method"], f"{row['seconds']:.3f}", str(row["good_channels"]))
-    Console().print(table)
+    columns = ["length", "method", "seconds", "good_channels"]
+    show(
+        f"CPU seconds, and channels of {CHANNELS} right to {GOOD:g}",
+        columns,
+        [[row[c] for c in columns] for row in rows],
+    )
     print(append("filters", rows))
+    draw(rows)
+
+
+def draw(rows: list[dict[str, object]]) -> None:
+    colours = dict(zip(METHODS, (BLUE, ORANGE, "#e8b08c", INK), strict=True))
+    with picture(IMAGES / "filters.png", 2) as (time_axes, channel_axes):
+        for name, colour in colours.items():
+            chosen = [row for row in rows if row["method"] == name]
+            lengths = [row["length"] for row in chosen]
+            time_axes.loglog(
+                lengths, [row["seconds"] for row in chosen], "o-", ms=4, color=colour, label=name
+            )
+            channel_axes.semilogx(lengths, [row["good_channels"] for row in chosen], "o-", ms=4, color=colour)
+        time_axes.set(title="Making 32 filters, one thread", xlabel="horizon L", ylabel="CPU seconds")
+        time_axes.legend(frameon=False)
+        channel_axes.set(title=f"Channels right to {GOOD:g}", xlabel="horizon L", ylim=(0, CHANNELS + 1))
 
 
 if __name__ == "__main__":
