@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md anew from the records in results/.
+"""Write the tables of README.md and docs/performance.md anew from the records in results/.
 
 python -m benchmarks.report
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.record import RESULTS
 
+README = RESULTS.parent / "README.md"
 PAGE = RESULTS.parent / "docs" / "performance.md"
 Record = dict[str, Any]
 
@@ -169,12 +170,13 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    text = PAGE.read_text()
-    for name, make in TABLES.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        assert pattern.search(text), f"docs/performance.md has no place for the table {name!r}"
-        text = pattern.sub(lambda m, make=make: f"{m[1]}\n{make()}\n\n{m[2]}", text)
-    PAGE.write_text(text)
+    for page, names in ((PAGE, list(TABLES)), (README, ["goals"])):
+        text = page.read_text()
+        for name in names:
+            place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+            assert place.search(text), f"{page.name} has no place for the table {name!r}"
+            text = place.sub(lambda m, name=name: f"{m[1]}\n{TABLES[name]()}\n\n{m[2]}", text)
+        page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLE = "".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+EXAMPLE += "torch.testing.assert_close(logits, model(tokens, budget=4)[:, 99], rtol=1e-4, atol=1e-6)\n"
 
 
 def python(code, *arguments, cwd):
