@@ -4,6 +4,7 @@
 `ChunkedForm.inside`; `see_backward` is its adjoint. The state runs in float64 (see bank.py).
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import log2
 from typing import Any, NamedTuple
@@ -18,8 +19,30 @@ from .bank import ChunkedForm, FilterBank
 ACCURATE = 1e-5  # of filters of norm 1: more, and the chunks are not used
 
 
+def one_by_one(
+    adds: Float64[Tensor, "B C n D"], advance: Float64[Tensor, "n n"]
+) -> Float64[Tensor, "B C n D"]:
+    """The states x_c = advance x_{c-1} + adds_c, with the least work: in place of `adds`."""
+    matrix = advance.expand(len(adds), -1, -1)
+    for c in range(1, adds.shape[1]):
+        torch.baddbmm(adds[:, c], matrix, adds[:, c - 1], out=adds[:, c])
+    return adds
+
+
+def by_doubling(
+    adds: Float64[Tensor, "B C n D"], advance: Float64[Tensor, "n n"]
+) -> Float64[Tensor, "B C n D"]:
+    """The same in log C steps: more work, fewer launches."""
+    states, power, reach = adds, advance, 1
+    while reach < states.shape[1]:
+        later = states[:, reach:] + power @ states[:, :-reach]
+        states, power, reach = torch.cat([states[:, :reach], later], 1), power @ power, 2 * reach
+    return states
+
+
 class Tiles(NamedTuple):
-    """How the work is cut: steps in a chunk, tokens in a slab, channels in a group of the backward pass.
+    """How the work is cut: steps in a chunk, tokens in a slab, channels in a group of the backward pass; and
+    how states follow one another.
 
     On a CPU a slab's gated features should stay in its cache, and longer chunks cost more than the shorter
     row of states saves. A GPU wants few and large launches. The width, the length and the budget make no
@@ -29,10 +52,11 @@ class Tiles(NamedTuple):
     chunk: int
     slab: int
     group: int
+    scan: Callable[[Tensor, Tensor], Tensor]
 
 
-CPU = Tiles(chunk=32, slab=512, group=8)
-GPU = Tiles(chunk=128, slab=32768, group=32)
+CPU = Tiles(chunk=32, slab=512, group=8, scan=one_by_one)
+GPU = Tiles(chunk=128, slab=32768, group=32, scan=by_doubling)
 
 
 def tiles(device: torch.device) -> Tiles:
@@ -99,13 +123,8 @@ def run(
     inputs: Float[Tensor, "B C T D"], state: Float64[Tensor, "B n D"], form: ChunkedForm
 ) -> Float64[Tensor, "B C+1 n D"]:
     """The states before each chunk and after the last, given the first."""
-    states = torch.cat(
-        [state[:, None], form.carry @ inputs.double()], 1
-    )  # what each chunk adds, then the sum
-    advance = form.advance.expand(len(inputs), -1, -1)
-    for c in range(1, states.shape[1]):
-        torch.baddbmm(states[:, c], advance, states[:, c - 1], out=states[:, c])
-    return states
+    adds = torch.cat([state[:, None], form.carry @ inputs.double()], 1)
+    return tiles(inputs.device).scan(adds, form.advance)
 
 
 def see(
@@ -124,10 +143,8 @@ def see_backward(
     batch, chunk = len(grad_state), form.carry.shape[1]
     grad_seen = grad_seen.unflatten(0, (batch, -1))
     # what each chunk saw of the state before it, and then all that comes back through that state
-    states = torch.cat([grad_seen[:, :, chunk:].double(), grad_state[:, None]], 1)
-    back = form.advance.T.expand(batch, -1, -1)
-    for c in range(states.shape[1] - 2, -1, -1):
-        torch.baddbmm(states[:, c], back, states[:, c + 1], out=states[:, c])
+    saw = torch.cat([grad_seen[:, :, chunk:].double(), grad_state[:, None]], 1)
+    states = tiles(saw.device).scan(saw.flip(1), form.advance.T).flip(1)
     grad_inputs = grad_seen[:, :, :chunk] + (form.carry.T @ states[:, 1:]).to(grad_seen.dtype)
     return grad_inputs, states[:, 0]
 

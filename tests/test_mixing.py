@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ssm.bank import FilterBank
-from es_ssm.chunks import CPU, Tiles, form_for, in_chunks, see, start
+from es_ssm.chunks import CPU, Tiles, by_doubling, form_for, in_chunks, one_by_one, see, start
 from es_ssm.conv import features_direct
 from es_ssm.mix_operator import mix
 from es_ssm.mixing import mix_backward, mix_forward, mix_plain
@@ -125,10 +125,24 @@ def test_slabs_and_groups_change_nothing(monkeypatch):
     grad = torch.randn(3, 500, 4, dtype=torch.float64)
     once = mix_forward(*given, bank, torch.float64)
     back = mix_backward(grad, *given, bank, torch.float64)
-    monkeypatch.setattr("es_ssm.chunks.CPU", Tiles(chunk=32, slab=70, group=3))
+    monkeypatch.setattr("es_ssm.chunks.CPU", Tiles(chunk=32, slab=70, group=3, scan=by_doubling))
     assert distance(mix_forward(*given, bank, torch.float64), once) < 1e-12
     for small, large in zip(mix_backward(grad, *given, bank, torch.float64), back, strict=True):
         assert distance(small, large) < 1e-12
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 33])
+def test_both_scans_are_the_recursion(count):
+    adds, advance = (
+        torch.randn(2, count, 3, 4, dtype=torch.float64),
+        torch.randn(3, 3, dtype=torch.float64) / 2,
+    )
+    state, expected = torch.zeros(2, 3, 4, dtype=torch.float64), []
+    for c in range(count):
+        state = advance @ state + adds[:, c]
+        expected.append(state)
+    for scan in (one_by_one, by_doubling):
+        torch.testing.assert_close(scan(adds.clone(), advance), torch.stack(expected, 1))
 
 
 def test_the_bfloat16_features_carry_16_bits_before_their_one_rounding():
