@@ -15,14 +15,15 @@ beyond what it had before. With --long, all ten budgets, widths and lengths; els
 
 import sys
 from collections.abc import Callable
+from math import sqrt
 from statistics import median
 
 import torch
 import torch.nn.functional as F
 
-import es_ssm.layer
 from benchmarks.record import IMAGES, append, device_asked_for, peak_memory, ratio, resident, show, timed
 from es_ssm.bank import FilterBank
+from es_ssm.layer import SpectralLayer
 from es_ssm.mix_operator import mix
 from es_ssm.mixing import mix_plain
 from es_ssm.model import PAPER_BUDGETS, Block, ModelConfig
@@ -31,6 +32,7 @@ from es_ssm.plots import BLUE, INK, ORANGE, picture
 CHANNELS = 32
 PATHS = {"chunks": mix, "paper": mix_plain}
 Call = Callable[[], object]
+Forward = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 def block_of(width: int, length: int) -> Block:
@@ -40,12 +42,21 @@ def block_of(width: int, length: int) -> Block:
     return Block(config, 0, FilterBank(length))
 
 
-def runner(module: torch.nn.Module, path: str, u: torch.Tensor, budget: int, backward: bool) -> Call:
+def layer_by(path: str, layer: SpectralLayer) -> Forward:
+    """The layer, its mixing done by one of the PATHS."""
+
+    def forward(u: torch.Tensor, budget: int) -> torch.Tensor:
+        gates = layer.gate(u, budget) / sqrt(budget)
+        return PATHS[path](u, gates, layer.projections, layer.bank, torch.bfloat16)
+
+    return forward
+
+
+def runner(module: torch.nn.Module, forward: Forward, u: torch.Tensor, budget: int, backward: bool) -> Call:
     def run() -> None:
-        es_ssm.layer.mix = PATHS[path]
         with torch.autocast(u.device.type, dtype=torch.bfloat16), torch.set_grad_enabled(backward):
             x = u.clone().requires_grad_(backward)
-            out = module(x, budget)
+            out = forward(x, budget)
         if backward:
             module.zero_grad()
             out.backward(torch.ones_like(out))
@@ -76,13 +87,14 @@ def floor(width: int, length: int, budget: int, backward: bool, ffn: bool, devic
 
 def measure(width: int, length: int, budget: int, repeats: int, device: str) -> list[dict[str, object]]:
     block, u, rows = block_of(width, length).to(device), torch.randn(1, length, width).to(device), []
+    layer = block.spectral
     for backward in (False, True):
         times = timed(
             {
-                "chunks": runner(block.spectral, "chunks", u, budget, backward),
-                "paper": runner(block.spectral, "paper", u, budget, backward),
+                "chunks": runner(layer, layer_by("chunks", layer), u, budget, backward),
+                "paper": runner(layer, layer_by("paper", layer), u, budget, backward),
                 "floor": floor(width, length, budget, backward, False, device),
-                "block": runner(block, "chunks", u, budget, backward),
+                "block": runner(block, block, u, budget, backward),
                 "block floor": floor(width, length, budget, backward, True, device),
             },
             repeats,
@@ -105,10 +117,11 @@ def measure(width: int, length: int, budget: int, repeats: int, device: str) -> 
 
 def memory(path: str, width: int, length: int, budget: int) -> None:
     """Print what forward and backward of one layer add to a process that has its parameters already."""
-    block = block_of(width, length)
-    runner(block.spectral, path, torch.randn(1, 64, width), budget, True)()  # gradients, libraries, forms
+    layer = block_of(width, length).spectral
+    forward = layer_by(path, layer)
+    runner(layer, forward, torch.randn(1, 64, width), budget, True)()  # gradients, libraries, forms
     before = resident(peak=False)
-    runner(block.spectral, path, torch.randn(1, length, width), budget, True)()
+    runner(layer, forward, torch.randn(1, length, width), budget, True)()
     print(resident(peak=True) - before)
 
 

@@ -1,6 +1,7 @@
 """What a user would run instead, from transformers: as deep as an ES-SSM, and as large within 5 %."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,6 +9,13 @@ from torch import nn
 from es_ssm import LanguageModel, ModelConfig
 
 HEAD = 64  # width of an attention head, as is usual
+SYMBOLS = {
+    "vocab_size": 258,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
 
 
 def es_ssm(layers: int, length: int, width: int = 512) -> LanguageModel:
@@ -20,48 +28,33 @@ def llama(layers: int, length: int, parameters: int) -> nn.Module:
     """Transformer++: rotary positions, SwiGLU, RMSNorm, SDPA."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    def build(width: int, inner: int) -> nn.Module:
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=258,
-                hidden_size=width,
-                intermediate_size=inner,
-                num_hidden_layers=layers,
-                num_attention_heads=width // HEAD,
-                max_position_embeddings=length,
-                tie_word_embeddings=True,
-                attn_implementation="sdpa",
-                pad_token_id=0,
-                bos_token_id=1,
-                eos_token_id=None,
-            )
-        )
-
-    return _matched(build, parameters, layers, per_layer=12, inner=8 / 3, products=3)
+    return _transformer(LlamaConfig, LlamaForCausalLM, layers, length, parameters, inner=8 / 3, products=3)
 
 
 def gpt_neox(layers: int, length: int, parameters: int) -> nn.Module:
     """The recipe of Pythia: rotary positions on a quarter of each head, GELU, parallel residual."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-    def build(width: int, inner: int) -> nn.Module:
-        return GPTNeoXForCausalLM(
-            GPTNeoXConfig(
-                vocab_size=258,
+    return _transformer(GPTNeoXConfig, GPTNeoXForCausalLM, layers, length, parameters, inner=4, products=2)
+
+
+def _transformer(
+    config: Any, model: Any, layers: int, length: int, parameters: int, inner: float, products: int
+) -> nn.Module:
+    def build(width: int, wide: int) -> nn.Module:
+        return model(
+            config(
                 hidden_size=width,
-                intermediate_size=inner,
+                intermediate_size=wide,
                 num_hidden_layers=layers,
                 num_attention_heads=width // HEAD,
                 max_position_embeddings=length,
-                tie_word_embeddings=True,
                 attn_implementation="sdpa",
-                pad_token_id=0,
-                bos_token_id=1,
-                eos_token_id=None,
+                **SYMBOLS,
             )
         )
 
-    return _matched(build, parameters, layers, per_layer=12, inner=4, products=2)
+    return _matched(build, parameters, layers, per_layer=12, inner=inner, products=products)
 
 
 def mamba2(layers: int, length: int, parameters: int) -> nn.Module:  # noqa: ARG001  one signature for all
@@ -71,7 +64,6 @@ def mamba2(layers: int, length: int, parameters: int) -> nn.Module:  # noqa: ARG
     def build(width: int, _: int) -> nn.Module:
         return Mamba2ForCausalLM(
             Mamba2Config(
-                vocab_size=258,
                 hidden_size=width,
                 num_hidden_layers=layers,
                 state_size=128,
@@ -79,10 +71,7 @@ def mamba2(layers: int, length: int, parameters: int) -> nn.Module:  # noqa: ARG
                 head_dim=HEAD,
                 num_heads=2 * width // HEAD,
                 n_groups=1,
-                tie_word_embeddings=True,
-                pad_token_id=0,
-                bos_token_id=1,
-                eos_token_id=None,
+                **SYMBOLS,
             )
         )
 

@@ -85,7 +85,7 @@ def is_accurate(bank: FilterBank, budget: int, chunk: int) -> bool:
     step at a time may not for powers of it."""
     if not bank.has_state_space(budget):
         return False
-    impulse = torch.zeros(1, bank.length, 1, dtype=torch.float64)
+    impulse = torch.zeros(1, bank.length, 1, dtype=torch.float64, device="cpu")
     impulse[0, 0] = 1
     form = bank.chunked(budget, chunk, impulse)
     inputs = in_chunks(impulse, chunk)
@@ -100,7 +100,7 @@ def feature_macs(bank: FilterBank, budget: int, steps: int) -> tuple[int, int]:
     Where there is no form, what one real FFT of length 2L there and one a channel back amount to.
     """
     if has_form(bank, budget, steps, CPU.chunk):
-        form = form_for(bank, budget, steps, CPU.chunk, torch.empty(0))
+        form = form_for(bank, budget, steps, CPU.chunk, torch.empty(0, device="cpu"))
         state, chunk = form.carry.shape
         chunks = -(-steps // chunk)
         return chunks * budget * chunk * (chunk + state), chunks * state * (chunk + state)

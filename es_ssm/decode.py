@@ -11,9 +11,13 @@ and a step is refused.
 import copy
 import hashlib
 import json
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
+from jaxtyping import Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -68,8 +72,13 @@ class DecodeState:
             memory.rollback(tokens)
         return self
 
-    def admit(self, batch: int, tokens: int) -> None:
+    def admit(self, inputs: Int[Tensor, "B m"], config: ModelConfig) -> None:
         """Refuse what cannot come next."""
+        batch, tokens = inputs.shape
+        if config != self.config:
+            raise ValueError(
+                "state is of a model with another configuration: make it with this one's start()"
+            )
         if batch != self.batch:
             raise ValueError(f"tokens must be for the {self.batch} streams of the state, got {batch}")
         if self.position + tokens > self.config.max_length:
@@ -85,13 +94,13 @@ class DecodeState:
             raise FileExistsError(f"{file} exists already and nothing is overwritten: choose another name")
         said = {
             "config": self.config.model_dump(mode="json"),
-            "budgets": self.budgets,
+            "budgets": list(self.budgets),
             "batch": self.batch,
             "rollback": self.keeps,
             "position": self.position,
             "older": [len(memory.older) for memory in self.memories],
-            "sha256": _digest(tensors),
         }
+        said["sha256"] = _digest(said, tensors)
         with new_file(file) as work:
             save_file(tensors, work, {FORMAT: json.dumps(said)})
         return file
@@ -104,48 +113,70 @@ class DecodeState:
             for name, tensor in chunk._asdict().items()
         }
 
-    def _fill(self, tensors: dict[str, Tensor], position: int, older: list[int]) -> None:
+    def _fill(self, tensors: dict[str, Tensor], said: dict[str, Any]) -> None:
         """With the tensors of a state that was saved."""
-        for layer, (memory, count) in enumerate(zip(self.memories, older, strict=True)):
+        position = whole("position", said["position"], 0, self.config.max_length)
+        for layer, (memory, count) in enumerate(zip(self.memories, said["older"], strict=True)):
             memory.position = position
             chunks = [
-                Chunk(*(tensors[f"layer {layer}, chunk {i}, {name}"] for name in Chunk._fields))
-                for i in range(count + 1)
+                Chunk(*(tensors.pop(f"layer {layer}, chunk {i}, {name}") for name in Chunk._fields))
+                for i in range(whole("older chunks", count, 0, memory.older.maxlen) + 1)
             ]
-            for chunk in chunks:
-                for found, blank in zip(chunk, memory.current, strict=True):
-                    if found.shape != blank.shape or found.dtype != blank.dtype:
-                        raise KeyError(layer)
+            for found, blank in (
+                (f, b) for chunk in chunks for f, b in zip(chunk, memory.current, strict=True)
+            ):
+                if found.shape != blank.shape or found.dtype != blank.dtype:
+                    raise ValueError(
+                        f"a tensor of layer {layer} is {found.dtype} of shape {tuple(found.shape)}"
+                    )
+                if not torch.isfinite(found).all():
+                    raise ValueError(f"a tensor of layer {layer} holds values that are not finite numbers")
             *before, memory.current = chunks
             memory.older.extend(before)
+        for name in tensors:
+            raise ValueError(f"it has an unknown tensor {name}")
 
 
 def load_state(file: str | Path, model: ElasticModel) -> DecodeState:
     """The state in `file`, for the model that made it."""
-    file = Path(file)
-    config = instance("model", model, ElasticModel).config
+    file, config = Path(file), instance("model", model, ElasticModel).config
     like = next(model.parameters())
     if not file.is_file():
         raise FileNotFoundError(f"{file} is not there")
     try:
         with safe_open(file, framework="pt") as content:
-            said = json.loads((content.metadata() or {})[FORMAT])
+            text = (content.metadata() or {}).get(FORMAT, "{}")
             names = list(content.keys())
-            tensors = {name: content.get_tensor(name).to(like.device, copy=True) for name in names}
-        if _digest(tensors) != said["sha256"]:
+            tensors = {name: content.get_tensor(name) for name in names}
+        said = json.loads(text)
+        if said.pop("sha256", None) != _digest(said, tensors):
             raise ValueError("its checksum is another one")
         if said["config"] != config.model_dump(mode="json"):
             raise ValueError("it is of a model with another configuration")
         state = DecodeState(config, tuple(said["budgets"]), said["batch"], like, said["rollback"])
-        state._fill(tensors, said["position"], said["older"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as problem:
+        state._fill({name: t.to(like.device, copy=True) for name, t in tensors.items()}, said)
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as problem:
         raise ValueError(f"{file} is no decoding state of this model, or damaged: {problem}") from None
     return state
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(said: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def outside_inference_mode(call: Call) -> Call:
+    """What a state holds changes in place, also later and elsewhere: no tensor of inference mode could."""
+
+    @wraps(call)
+    def run(*arguments: Any, **named: Any) -> Any:
+        with torch.inference_mode(False):
+            return call(*arguments, **named)
+
+    return cast(Call, run)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .decode import DecodeState
+from .decode import DecodeState, outside_inference_mode
 from .elastic import ElasticModel
 from .errors import instance, tensor, whole
 from .model import EMBEDDING_STD, Budget, ModelConfig
@@ -86,6 +86,7 @@ class LanguageModel(ElasticModel):
         x = self.backbone(self.embedding(tokens), budget, mask)
         return F.linear(x, self.embedding.weight)
 
+    @outside_inference_mode
     def start(self, batch: int = 1, budget: Budget | None = None, rollback: int = 0) -> DecodeState:
         """The state of `batch` streams before their first token, to be stepped at `budget`.
 
@@ -93,6 +94,7 @@ class LanguageModel(ElasticModel):
         """
         return DecodeState(self.config, budget, batch, self.embedding.weight, rollback)
 
+    @outside_inference_mode
     @torch.no_grad()
     def prefill(
         self,
@@ -104,10 +106,11 @@ class LanguageModel(ElasticModel):
         """The state after a prompt, read at once. Prompts of several lengths are padded in front."""
         check_inputs(self.config, tokens, mask, "B", "L")
         state = self.start(len(tokens), budget, rollback)
-        state.admit(*tokens.shape)
+        state.admit(tokens, self.config)
         self.backbone.skim(self.embedding(tokens), state.memories, mask)
         return state
 
+    @outside_inference_mode
     @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, "B ..."], state: DecodeState
@@ -116,7 +119,7 @@ class LanguageModel(ElasticModel):
         and the state, which is changed in place."""
         many = tokens[:, None] if isinstance(tokens, Tensor) and tokens.ndim == 1 else tokens
         check_inputs(self.config, many, None, "B", "m")
-        instance("state", state, DecodeState).admit(*many.shape)
+        instance("state", state, DecodeState).admit(many, self.config)
         x = self.backbone.step(self.embedding(many), state.memories)
         return F.linear(x, self.embedding.weight).view(*tokens.shape, -1), state
 

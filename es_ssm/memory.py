@@ -49,9 +49,14 @@ class Memory:
         self.older: deque[Chunk] = deque(maxlen=-(-rollback // self.chunk))
 
     @property
+    def zeros(self) -> int:
+        """How many come before the first token, so that chunks end where the horizon ends."""
+        return -self.bank.length % self.chunk
+
+    @property
     def index(self) -> int:
         """Where in its chunk the next token goes."""
-        return (self.position - self.bank.length) % self.chunk
+        return (self.zeros + self.position) % self.chunk
 
     @property
     def room(self) -> int:
@@ -70,10 +75,9 @@ class Memory:
 
     def skim(self, u: Float[Tensor, "B L D"]) -> None:
         """Remember a prompt from the start, whose features are made elsewhere."""
-        before = -self.bank.length % self.chunk  # zeros in front
-        chunks = (before + u.shape[1]) // self.chunk - (self.older.maxlen or 0)
+        chunks = (self.zeros + u.shape[1]) // self.chunk - (self.older.maxlen or 0)
         if self.by_state and chunks > 0:
-            self.position = chunks * self.chunk - before
+            self.position = chunks * self.chunk - self.zeros
             state, form = self.current.state, self.bank.chunked(self.budget, self.chunk, real(u))
             for part in in_chunks(u[:, : self.position], self.chunk).split(SLAB, 1):
                 state = run(part, state, form)[:, -1].clone()
@@ -93,11 +97,8 @@ class Memory:
     def rollback(self, tokens: int) -> None:
         """Forget the last `tokens`, at most `depth`."""
         if self.by_state:
-            before = -self.bank.length % self.chunk
-            now, then = (
-                (position + before) // self.chunk for position in (self.position, self.position - tokens)
-            )
-            for _ in range(now - then):
+            now, then = self.zeros + self.position, self.zeros + self.position - tokens
+            for _ in range(now // self.chunk - then // self.chunk):
                 self.current = self.older.pop()
         self.position -= tokens
         self.current.inputs[:, self.index :] = 0

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 from torch.utils.flop_counter import register_flop_formula
 
 from .bank import FilterBank
 from .chunks import feature_macs
 from .mixing import mix_backward, mix_forward
 
+INSTEAD = "es_ssm.mixing.mix_plain has the same arguments and every derivative"
 Shape = tuple[int, ...]
 
 _library = torch.library.Library("es_ssm", "DEF")
@@ -35,6 +37,16 @@ def mix(
     dtype: torch.dtype,
 ) -> Float[Tensor, "B L E"]:
     """The first K channels, as many as there are gates; the products with M_k in `dtype`."""
+    fits = gates.shape[:2] == u.shape[:2] and projections.shape[2] == u.shape[2]
+    if not fits or gates.shape[2] > projections.shape[1]:
+        raise ValueError(
+            f"gates (B, L, K) and projections (E, K or more, D) must fit u (B, L, D), got shapes "
+            f"{tuple(gates.shape)}, {tuple(projections.shape)} and {tuple(u.shape)}"
+        )
+    if not torch.compiler.is_compiling() and any(
+        unpack_dual(x).tangent is not None for x in (u, gates, projections)
+    ):
+        raise NotImplementedError(f"the spectral layer has no forward-mode derivative: {INSTEAD}")
     out: Tensor = torch.ops.es_ssm.mix(u, gates, projections, bank.length, bank.method, dtype)
     return out
 
@@ -49,6 +61,10 @@ def _backward(
     grad: Tensor, u: Tensor, gates: Tensor, projections: Tensor, length: int, method: str, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     return mix_backward(grad, u, gates, projections, FilterBank(length, method), dtype)
+
+
+def _no_second(ctx: Any, *_: Any) -> None:
+    raise NotImplementedError(f"the spectral layer has no second derivative: {INSTEAD}")
 
 
 def _shape(u: Tensor, _gates: Tensor, projections: Tensor, _length: int, _method: str, dtype: Any) -> Tensor:
@@ -72,6 +88,7 @@ for _name, _run, _outline in (("mix", _forward, _shape), ("mix_backward", _backw
     _library.impl(_name, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"es_ssm::{_name}", _outline, lib=_library)
 torch.library.register_autograd("es_ssm::mix", _differentiate, setup_context=_keep, lib=_library)
+torch.library.register_autograd("es_ssm::mix_backward", _no_second, lib=_library)
 
 
 @register_flop_formula(torch.ops.es_ssm.mix)

@@ -80,7 +80,7 @@ def mix_backward(
         form = form_for(bank, budget, steps, tile.chunk, real(u))
         chunk = form.inside.shape[0]
         inputs, by_chunk, grad = (in_chunks(x, chunk) for x in (real(u), real(gates), grad))
-        grads = torch.empty_like(inputs), torch.empty_like(by_chunk), projections.new_zeros(projections.shape)
+        grads = torch.empty_like(inputs), torch.empty_like(by_chunk), torch.zeros_like(real(projections))
         rooms = [_room(inputs, tile.slab, min(tile.group, budget), dtype) for _ in range(2)]
         for sequences, parts in _slabs(inputs, tile.slab):
             states = [start(inputs[sequences], form)]
@@ -97,7 +97,7 @@ def mix_backward(
                 grads[0][at], grad_state = see_backward(grad_seen, grad_state, form)
                 grads[1][at] = grad_gates.view_as(by_chunk[at])
     grad_u, grad_gates = (found.flatten(1, 2)[:, -steps:].contiguous() for found in grads[:2])
-    return grad_u.to(u.dtype), grad_gates.to(gates.dtype), grads[2]
+    return grad_u.to(u.dtype), grad_gates.to(gates.dtype), grads[2].to(projections.dtype)
 
 
 def _slab_backward(

@@ -1,12 +1,17 @@
 """Steps give what forward gives at every position, budget and batch; states go back and are kept."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import make
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from es_ssm import load_state
+from es_ssm.conv import features_direct
 
 # |step - forward| / |forward| at the worst position, in the logits of two or three layers. Rounding is all
 # there is: both run chunks of one state space, of 16 and of 32 steps. At K = 40 the horizon of 180 has no
@@ -143,6 +148,81 @@ def test_wrong_files_are_refused(tmp_path):
         load_state(tmp_path / "nowhere", model)
 
 
+def resaved(file, new, change):
+    """The state in `file`, its metadata changed and its checksum made to fit: only the checks can object."""
+    from es_ssm.decode import FORMAT, _digest
+
+    with safe_open(file, framework="pt") as content:
+        said = json.loads(content.metadata()[FORMAT])
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    del said["sha256"]
+    change(said, tensors)
+    save_file(tensors, new, {FORMAT: json.dumps({**said, "sha256": _digest(said, tensors)})})
+    return new
+
+
+def test_states_that_cannot_be_are_refused(tmp_path):
+    model = built(128, 12)
+    file = model.prefill(some_tokens(1, 50), rollback=20).save(tmp_path / "state")
+    first = "layer 0, chunk 0, inputs"
+    changes = [
+        lambda said, _: said.update(position=-5),
+        lambda said, _: said.update(position=129),
+        lambda said, _: said.update(position=50.5),
+        lambda said, _: said.update(position=None),
+        lambda said, _: said.update(older=[9, 9, 9]),
+        lambda said, _: said.update(older=[1, 1]),
+        lambda said, _: said.update(budgets=[13, 12, 12]),
+        lambda said, _: said.update(batch=2),
+        lambda said, _: said.update(batch="many"),
+        lambda _, tensors: tensors.update(extra=torch.zeros(1)),
+        lambda _, tensors: tensors.pop(first),
+        lambda _, tensors: tensors[first].fill_(torch.nan),
+    ]
+    for i, change in enumerate(changes):
+        with pytest.raises(ValueError, match="no decoding state of this model, or damaged"):
+            load_state(resaved(file, tmp_path / str(i), change), model)
+    unchanged = resaved(file, tmp_path / "unchanged", lambda *_: None)
+    assert load_state(unchanged, model).position == 50
+
+
+def test_a_state_lives_in_and_out_of_inference_mode():
+    model, tokens = built(128, 12), some_tokens(2, 40)
+    with torch.inference_mode():
+        state = model.prefill(tokens[:, :20])
+        first, _ = model.step(tokens[:, 20:30], state)
+    second, _ = model.step(tokens[:, 30:], state)
+    assert worst(torch.cat([first.clone(), second], 1), model(tokens)[:, 20:]) < TOLERANCE
+
+
+def test_autocast_steps_are_as_good_as_autocast_forward():
+    model, tokens = built(128, 12), some_tokens(2, 60)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, expected = stepped(model, tokens, model.start(2)), model(tokens)
+    exact = model(tokens)
+    assert worst(found, exact) < 1.5 * worst(expected, exact) < 0.1
+
+
+@pytest.mark.parametrize("method", ["subspace-float32", "subspace-float64"])
+def test_filters_that_are_noise_can_be_stepped_too(method):
+    model, tokens = built(200, 32, filter_method=method), some_tokens(1, 200)
+    found, _ = model.step(tokens[:, 90:], model.prefill(tokens[:, :90]))
+    assert worst(found, model(tokens)[:, 90:]) < TOLERANCE_MANY
+
+
+def test_steps_equal_the_definition(monkeypatch):
+    """Not forward's chunks: the filters themselves, in float64."""
+    model, tokens = built(300, 16, torch.float64), some_tokens(1, 300)
+    found = stepped(model, tokens, model.start())
+
+    def by_definition(u, gates, projections, bank, dtype):
+        gated = features_direct(u, bank, gates.shape[2]) * gates[..., None]
+        return torch.einsum("blkd,ekd->ble", gated, projections[:, : gates.shape[2]]).to(dtype)
+
+    monkeypatch.setattr("es_ssm.layer.mix", by_definition)
+    assert worst(found, model(tokens)) < TOLERANCE
+
+
 @pytest.mark.usefixtures("as_users_run")
 def test_refusals():
     model, tokens = built(32, 12), some_tokens(2, 32)
@@ -152,6 +232,9 @@ def test_refusals():
     assert state.position == 32
     with pytest.raises(ValueError, match="for the 2 streams of the state, got 3"):
         model.step(some_tokens(3, 1), state)
+    for other in (built(32, 12, d_model=18), built(32, 12, n_layers=2), model.truncate(5)):
+        with pytest.raises(ValueError, match="state is of a model with another configuration"):
+            other.step(tokens[:, 0], model.start(2))
     with pytest.raises(ValueError, match="tokens to roll back must be a whole number from 0 to"):
         state.rollback(33)
     with pytest.raises(ValueError, match="beyond the model's horizon"):

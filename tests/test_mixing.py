@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ssm.bank import FilterBank
-from es_ssm.chunks import CPU, Tiles, by_doubling, form_for, in_chunks, one_by_one, see, start
+from es_ssm.chunks import CPU, GPU, Tiles, by_doubling, form_for, in_chunks, one_by_one, see, start
 from es_ssm.conv import features_direct
 from es_ssm.mix_operator import mix
 from es_ssm.mixing import mix_backward, mix_forward, mix_plain
@@ -108,6 +108,73 @@ def test_a_parameter_used_twice_gets_both_gradients():
     projections.grad = None
     definition(definition(u, gates, projections, bank), gates, projections, bank).sum().backward()
     assert distance(twice, projections.grad) < 1e-5
+
+
+def test_parameters_in_bfloat16_get_good_gradients_however_many_tokens():
+    """Added slab by slab in bfloat16, all of one sign, they would be wrong by 4e-2 here."""
+    bank, (u, gates, projections) = FilterBank(2048), operands(2048, 4, 3, 3, 24)
+    low = [p.abs().bfloat16().requires_grad_() for p in (u, gates, projections)]
+    exact = [p.detach().double().requires_grad_() for p in low]
+    mix(*low, bank, torch.bfloat16).sum().backward()
+    definition(*exact, bank).sum().backward()
+    for found, expected in zip(low, exact, strict=True):
+        assert found.grad.dtype == torch.bfloat16
+        assert distance(found.grad, expected.grad) < GRADIENT[torch.bfloat16]
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
+def test_one_gradient_alone_and_operands_that_are_views(wanted):
+    bank, (u, gates, projections) = FilterBank(128), operands(100, 6, 4, 4, 2)
+    views = [
+        u.transpose(1, 2).contiguous().transpose(1, 2),
+        gates[:1, :, :1].expand(2, 100, 6),  # as the simpler gates give them
+        projections.transpose(0, 2).contiguous().transpose(0, 2),
+    ]
+    given = [p.detach().requires_grad_(w) for p, w in zip(views, wanted, strict=True)]
+    exact = [p.detach().clone().requires_grad_(w) for p, w in zip(views, wanted, strict=True)]
+    mix(*given, bank, torch.float64).square().sum().backward()
+    definition(*exact, bank).square().sum().backward()
+    for found, expected, want in zip(given, exact, wanted, strict=True):
+        assert (found.grad is not None) == want
+        assert not want or distance(found.grad, expected.grad) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of torch.func.jvp
+def test_derivatives_it_does_not_have_are_refused():
+    bank, (u, gates, projections) = FilterBank(128), operands(100, 6, 4, 4, 2)
+    u.requires_grad_()
+    (once,) = torch.autograd.grad(
+        mix(u, gates, projections, bank, torch.float64).square().sum(), u, create_graph=True
+    )
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        once.sum().backward()
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(
+            lambda x: mix(x, gates, projections, bank, torch.float64), (u.detach(),), (u.detach(),)
+        )
+
+
+@pytest.mark.usefixtures("as_users_run")
+def test_operands_that_do_not_fit_are_refused():
+    u, gates, projections = operands(100, 6, 4, 4, 2)
+    for wrong in (
+        (u, gates[:, :90], projections),
+        (u, gates[:1], projections),
+        (u, gates, projections[:, :5]),
+        (u[..., :3], gates, projections),
+    ):
+        with pytest.raises(ValueError, match="must fit u"):
+            mix(*wrong, FilterBank(128), torch.float64)
+
+
+def test_the_tiles_of_a_gpu_give_the_same(monkeypatch):
+    bank, given = FilterBank(2048), operands(1900, 16, 4, 4, 3)
+    once, grad = mix_forward(*given, bank, torch.float64), torch.randn(3, 1900, 4, dtype=torch.float64)
+    back = mix_backward(grad, *given, bank, torch.float64)
+    monkeypatch.setattr("es_ssm.chunks.CPU", GPU)
+    assert distance(mix_forward(*given, bank, torch.float64), once) < 2e-6
+    for found, expected in zip(mix_backward(grad, *given, bank, torch.float64), back, strict=True):
+        assert distance(found, expected) < 2e-6
 
 
 def test_gates_of_zero_have_their_gradients_still():
