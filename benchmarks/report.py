@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from benchmarks.layer import draw as draw_layer
+from benchmarks.model import draw as draw_model
 from benchmarks.record import RESULTS
 
 README = RESULTS.parent / "README.md"
@@ -38,8 +40,16 @@ def spread(found: list[float]) -> str:
     return f"{found[0]:.3g} ({found[1]:.3g} to {found[2]:.3g})"
 
 
+def long_layer(measured: Any) -> bool:
+    return len({row["d"] for row in measured["times"]}) > 1
+
+
+def long_model(measured: Any) -> bool:
+    return any("8192" in row[0] for row in measured["rows"])
+
+
 def layer(on_gpu: bool = False) -> str:
-    record = last("layer", on_gpu)
+    record = last("layer", on_gpu, long_layer)
     header = [
         "d",
         "L",
@@ -64,7 +74,7 @@ def layer(on_gpu: bool = False) -> str:
 
 
 def whole_model(on_gpu: bool = False) -> str:
-    record = last("model", on_gpu)
+    record = last("model", on_gpu, long_model)
     rows = [
         [kind, name, seconds, spread([middle, low, high])]
         for kind, name, seconds, middle, low, high, _ in record["measured"]["rows"]
@@ -115,7 +125,7 @@ def goals() -> str:
         if (row["d"], row["L"]) == (512, 2048)
     }
     memory = last("layer")["measured"]["peak_bytes"]
-    long = last("model", holds=lambda m: any("8192" in row[0] for row in m["rows"]))["measured"]["rows"]
+    long = last("model", holds=long_model)["measured"]["rows"]
     ratios = {(row[0], row[1]): row[3] for row in long}
     quick = {row[1]: row[6] for row in long if row[0] == "prefill, L=2048"}
     steps = {(row["model"], row["position"]): row for row in last("decode")["measured"]["rows"]}
@@ -177,6 +187,8 @@ def main() -> None:
             assert place.search(text), f"{page.name} has no place for the table {name!r}"
             text = place.sub(lambda m, name=name: f"{m[1]}\n{TABLES[name]()}\n\n{m[2]}", text)
         page.write_text(text)
+    draw_layer(last("layer", holds=long_layer)["measured"]["times"])
+    draw_model(last("model", holds=long_model)["measured"]["rows"])
 
 
 if __name__ == "__main__":
