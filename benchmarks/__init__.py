@@ -1,1 +1,5 @@
-"""Measurements: each module prints a table and appends a record to results/."""
+"""Each module is a command: `python -m benchmarks.layer`."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's; read when it is first imported
