@@ -1,4 +1,4 @@
-"""Each module is a command: `python -m benchmarks.layer`."""
+"""Measurements: each module prints a table, appends a record to results/ and draws a picture."""
 
 import os
 
