@@ -38,13 +38,18 @@ def features_direct(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) ->
     return torch.stack([matrix @ u for matrix in toeplitz], dim=2)
 
 
-def features_fft(u: Float[Tensor, "B L D"], bank: FilterBank, budget: int) -> Float[Tensor, "B L K D"]:
-    """One real FFT of length 2L, a product with the filters' transforms, and one inverse."""
+def features_fft(
+    u: Float[Tensor, "B L D"], bank: FilterBank, budget: int, first: int = 0
+) -> Float[Tensor, "B L K D"]:
+    """One real FFT of length 2L, a product with the filters' transforms, and one inverse.
+
+    Of `budget` channels after the `first` ones.
+    """
     with full_precision(u):
         u = real(checked(u, bank))
         n = 2 * bank.length
         spectrum = torch.fft.rfft(u.transpose(1, 2), n=n)[:, :, None]  # (B, D, 1, L+1)
-        product = torch.fft.irfft(spectrum * bank.transforms(budget, u), n=n)
+        product = torch.fft.irfft(spectrum * bank.transforms(first + budget, u)[first:], n=n)
         return product[..., : u.shape[1]].permute(0, 3, 2, 1)
 
 

@@ -30,10 +30,14 @@ def mix_plain(
     projections: Float[Tensor, "E Kbar D"],
     bank: FilterBank,
     dtype: torch.dtype,
+    first: int = 0,
 ) -> Float[Tensor, "B L E"]:
-    """Appendix C.2 and C.4: the features of all channels, gated, and one contraction in `dtype`."""
+    """Appendix C.2 and C.4: the features of all channels, gated, and one contraction in `dtype`.
+
+    Gates and projections may be those of channels after the `first` ones.
+    """
     budget = gates.shape[2]
-    features = features_fft(u, bank, budget)
+    features = features_fft(u, bank, budget, first)
     gated = features * gates.to(features.dtype)[..., None]
     with full_precision(u):
         return torch.einsum("blkd,ekd->ble", gated.to(dtype), projections[:, :budget].to(dtype))
@@ -47,7 +51,10 @@ def mix_forward(
     budget, out_width = gates.shape[2], len(projections)
     tile = tiles(u.device)
     if not has_form(bank, budget, steps, tile.chunk):
-        return mix_plain(u, gates, projections, bank, dtype)
+        out = u.new_zeros(*u.shape[:2], out_width, dtype=real(u).dtype)
+        for part in _parts(budget, tile.group):
+            out += mix_plain(u, gates[:, :, part], projections[:, part], bank, dtype, part.start)
+        return out.to(dtype)
     with full_precision(u):
         form = form_for(bank, budget, steps, tile.chunk, real(u))
         chunk = form.inside.shape[0]
@@ -72,10 +79,7 @@ def mix_backward(
     budget, steps = gates.shape[2], u.shape[1]
     tile = tiles(u.device)
     if not has_form(bank, budget, steps, tile.chunk):
-        plain = partial(mix_plain, bank=bank, dtype=dtype)
-        pull_back = torch.func.vjp(plain, u, gates, projections)[1]
-        grad_u, grad_gates, grad_projections = (found.contiguous() for found in pull_back(grad))
-        return grad_u, grad_gates, grad_projections
+        return _plain_backward(grad, u, gates, projections, bank, dtype, tile.group)
     with full_precision(u):
         form = form_for(bank, budget, steps, tile.chunk, real(u))
         chunk = form.inside.shape[0]
@@ -98,6 +102,25 @@ def mix_backward(
                 grads[1][at] = grad_gates.view_as(by_chunk[at])
     grad_u, grad_gates = (found.flatten(1, 2)[:, -steps:].contiguous() for found in grads[:2])
     return grad_u.to(u.dtype), grad_gates.to(gates.dtype), grads[2].to(projections.dtype)
+
+
+def _plain_backward(
+    grad: Tensor,
+    u: Tensor,
+    gates: Tensor,
+    projections: Tensor,
+    bank: FilterBank,
+    dtype: torch.dtype,
+    group: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `mix_plain`, some channels at a time."""
+    grads = torch.zeros_like(real(u)), torch.empty_like(gates), torch.zeros_like(projections)
+    for part in _parts(gates.shape[2], group):
+        plain = partial(mix_plain, bank=bank, dtype=dtype, first=part.start)
+        pull_back = torch.func.vjp(plain, u, gates[:, :, part], projections[:, part])[1]
+        grad_u, grads[1][:, :, part], grads[2][:, part] = pull_back(grad)
+        grads[0].add_(grad_u)
+    return grads[0].to(u.dtype), grads[1], grads[2]
 
 
 def _slab_backward(

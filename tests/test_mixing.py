@@ -231,8 +231,10 @@ def test_the_bfloat16_features_carry_16_bits_before_their_one_rounding():
     assert agree > 0.99
 
 
-def test_nothing_of_the_size_of_the_features_is_ever_there():
-    """The largest tensor that forward and backward make, against (B, L, K, D)."""
+@pytest.mark.parametrize(("method", "share"), [("exact", 1 / 4), ("subspace-float32", 1 / 2)])
+def test_nothing_of_the_size_of_the_features_is_ever_there(method, share):
+    """The largest tensor that forward and backward make, against (B, L, K, D): the features of a group of
+    channels, or without a state space their transforms back, of twice the length."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):
@@ -246,7 +248,7 @@ def test_nothing_of_the_size_of_the_features_is_ever_there():
             return out
 
     u, gates, projections = (p.float() for p in operands(2048, 32, 256, 8, 1))
-    bank, watch = FilterBank(2048), Largest()
+    bank, watch = FilterBank(2048, method), Largest()
     mix_forward(u, gates, projections, bank, torch.bfloat16)  # the bank's own tensors are made here
     with watch:
         mix_backward(
@@ -257,7 +259,7 @@ def test_nothing_of_the_size_of_the_features_is_ever_there():
             bank,
             torch.bfloat16,
         )
-    assert watch.numbers <= 2048 * 32 * 256 / 4  # the features of a group of channels
+    assert watch.numbers <= 2048 * 32 * 256 * share
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
@@ -275,12 +277,12 @@ def test_the_operator_obeys_torchs_rules():
 def test_without_a_state_space_it_is_the_plain_path():
     bank, given = FilterBank(128), [p.requires_grad_() for p in operands(120, 64, 3, 3, 2, spare=0)]
     found, expected = mix(*given, bank, torch.float64), mix_plain(*given, bank, torch.float64)
-    assert torch.equal(found, expected)
+    assert distance(found, expected) < 1e-12  # some channels at a time
     weight = torch.randn_like(found)
     for ours, theirs in zip(
         torch.autograd.grad(found, given, weight), torch.autograd.grad(expected, given, weight), strict=True
     ):
-        assert torch.equal(ours, theirs)
+        assert distance(ours, theirs) < 1e-12
 
 
 def test_checkpointing_and_autocast_give_the_same_gradients():
