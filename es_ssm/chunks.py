@@ -41,22 +41,24 @@ def by_doubling(
 
 
 class Tiles(NamedTuple):
-    """How the work is cut: steps in a chunk, tokens in a slab, channels in a group of the backward pass; and
-    how states follow one another.
+    """How the work is cut: steps in a chunk, tokens in a slab of the forward and of the backward pass, channels
+    in a group of the latter; and how states follow one another.
 
     On a CPU a slab's gated features should stay in its cache, and longer chunks cost more than the shorter
-    row of states saves. A GPU wants few and large launches. The width, the length and the budget make no
-    difference worth a rule (docs/performance.md).
+    row of states saves; the backward pass adds to the gradient of all projections once a slab, so its slabs
+    are longer. A GPU wants few and large launches. The width, the length and the budget make no difference
+    worth a rule (docs/performance.md).
     """
 
     chunk: int
     slab: int
+    backward_slab: int
     group: int
     scan: Callable[[Tensor, Tensor], Tensor]
 
 
-CPU = Tiles(chunk=32, slab=512, group=8, scan=one_by_one)
-GPU = Tiles(chunk=128, slab=32768, group=32, scan=by_doubling)
+CPU = Tiles(chunk=32, slab=256, backward_slab=1024, group=8, scan=one_by_one)
+GPU = Tiles(chunk=128, slab=32768, backward_slab=32768, group=32, scan=by_doubling)
 
 
 def tiles(device: torch.device) -> Tiles:

@@ -85,8 +85,8 @@ def mix_backward(
         chunk = form.inside.shape[0]
         inputs, by_chunk, grad = (in_chunks(x, chunk) for x in (real(u), real(gates), grad))
         grads = torch.empty_like(inputs), torch.empty_like(by_chunk), torch.zeros_like(real(projections))
-        rooms = [_room(inputs, tile.slab, min(tile.group, budget), dtype) for _ in range(2)]
-        for sequences, parts in _slabs(inputs, tile.slab):
+        rooms = [_room(inputs, tile.backward_slab, min(tile.group, budget), dtype) for _ in range(2)]
+        for sequences, parts in _slabs(inputs, tile.backward_slab):
             states = [start(inputs[sequences], form)]
             for part in parts[:-1]:
                 states.append(run(inputs[sequences, part], states[-1], form)[:, -1])

@@ -192,7 +192,9 @@ def test_slabs_and_groups_change_nothing(monkeypatch):
     grad = torch.randn(3, 500, 4, dtype=torch.float64)
     once = mix_forward(*given, bank, torch.float64)
     back = mix_backward(grad, *given, bank, torch.float64)
-    monkeypatch.setattr("es_ssm.chunks.CPU", Tiles(chunk=32, slab=70, group=3, scan=by_doubling))
+    monkeypatch.setattr(
+        "es_ssm.chunks.CPU", Tiles(chunk=32, slab=70, backward_slab=100, group=3, scan=by_doubling)
+    )
     assert distance(mix_forward(*given, bank, torch.float64), once) < 1e-12
     for small, large in zip(mix_backward(grad, *given, bank, torch.float64), back, strict=True):
         assert distance(small, large) < 1e-12
