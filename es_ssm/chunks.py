@@ -41,8 +41,8 @@ def by_doubling(
 
 
 class Tiles(NamedTuple):
-    """How the work is cut: steps in a chunk, tokens in a slab of the forward and of the backward pass, channels
-    in a group of the latter; and how states follow one another.
+    """How the work is cut: steps in a chunk, tokens in a slab of the forward and of the backward pass,
+    channels in a group of the latter; and how states follow one another.
 
     On a CPU a slab's gated features should stay in its cache, and longer chunks cost more than the shorter
     row of states saves; the backward pass adds to the gradient of all projections once a slab, so its slabs
