@@ -40,7 +40,8 @@ def mix_plain(
     features = features_fft(u, bank, budget, first)
     gated = features * gates.to(features.dtype)[..., None]
     with full_precision(u):
-        return torch.einsum("blkd,ekd->ble", gated.to(dtype), projections[:, :budget].to(dtype))
+        matrices = projections[:, :budget].to(dtype).contiguous()
+        return torch.einsum("blkd,ekd->ble", gated.to(dtype), matrices)
 
 
 def mix_forward(
@@ -59,7 +60,8 @@ def mix_forward(
         form = form_for(bank, budget, steps, tile.chunk, real(u))
         chunk = form.inside.shape[0]
         inputs, gates = in_chunks(real(u), chunk), in_chunks(real(gates), chunk)
-        matrix = projections[:, :budget].to(dtype).flatten(1)  # (E, K D)
+        # a copy of fewer than all channels: what a product rounds to may depend on how its operands lie
+        matrix = projections[:, :budget].to(dtype).contiguous().flatten(1)  # (E, K D)
         out = u.new_empty(*inputs.shape[:3], out_width, dtype=dtype)
         room = _room(inputs, tile.slab, budget, dtype)
         for sequences, parts in _slabs(inputs, tile.slab):

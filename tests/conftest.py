@@ -13,6 +13,11 @@ def one_thread_each() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_every_time() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests never read or write the user's own cache."""

@@ -13,10 +13,13 @@ from safetensors.torch import save_file
 from es_ssm import load_state
 from es_ssm.conv import features_direct
 
-# |step - forward| / |forward| at the worst position, in the logits of two or three layers. Rounding is all
-# there is: both run chunks of one state space, of 16 and of 32 steps. At K = 40 the horizon of 180 has no
-# state space that is accurate in chunks, and the steps use the filters themselves.
-TOLERANCE = 1e-6
+# |step - forward| / |forward| at the worst position, in the logits of two or three layers. In float64 what is
+# left are two ways to cut one state space into chunks, of 16 and of 32 steps. In float32 it is the model's
+# own rounding: forward itself is up to 7e-7 from float64 at K <= 16 and 1.5e-6 at K = 32; steps come out at
+# 9.4e-7 and 1.8e-6 from forward. At K = 40 the horizon of 180 has no state space that is accurate in chunks,
+# and the steps use the filters themselves.
+EXACT = 1e-6
+TOLERANCE = 2e-6
 TOLERANCE_MANY = 1e-4  # above 16 channels
 
 CASES = [  # horizon, budget, batch
@@ -49,11 +52,13 @@ def stepped(model, tokens, state):
     return torch.stack([model.step(tokens[:, t], state)[0] for t in range(tokens.shape[1])], 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("horizon", "budget", "batch"), CASES)
-def test_steps_equal_forward_up_to_the_horizon(horizon, budget, batch):
-    model, tokens = built(horizon, budget, n_layers=2), some_tokens(batch, horizon)
+def test_steps_equal_forward_up_to_the_horizon(horizon, budget, batch, dtype):
+    model, tokens = built(horizon, budget, dtype, n_layers=2), some_tokens(batch, horizon)
     found = stepped(model, tokens, model.start(batch))
-    assert worst(found, model(tokens)) < (TOLERANCE if budget <= 16 else TOLERANCE_MANY)
+    tolerance = TOLERANCE if budget <= 16 else TOLERANCE_MANY
+    assert worst(found, model(tokens)) < (tolerance if dtype == torch.float32 else EXACT)
 
 
 @settings(max_examples=25, deadline=None)
@@ -79,7 +84,9 @@ def test_any_mix_of_prefill_steps_and_rollbacks_equals_forward(data):
         found, state = model.step(tokens[:, first : first + more], state)
         assert state.position == first + more
         furthest = max(furthest, state.position)
-        assert worst(found, expected[:, first : first + more]) < (TOLERANCE_MANY if filters == 40 else 2e-6)
+        assert worst(found, expected[:, first : first + more]) < (
+            TOLERANCE_MANY if filters == 40 else 1.5 * TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -220,7 +227,7 @@ def test_steps_equal_the_definition(monkeypatch):
         return torch.einsum("blkd,ekd->ble", gated, projections[:, : gates.shape[2]]).to(dtype)
 
     monkeypatch.setattr("es_ssm.layer.mix", by_definition)
-    assert worst(found, model(tokens)) < TOLERANCE
+    assert worst(found, model(tokens)) < EXACT
 
 
 @pytest.mark.usefixtures("as_users_run")
