@@ -9,7 +9,7 @@ draws them. With --long, L = 8192 as well, for prefill.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -51,7 +51,9 @@ def prefill(length: int, repeats: int, device: str) -> tuple[dict[str, list[floa
     return timed(calls, repeats, device), {name: size(model) for name, model in models.items()}
 
 
-def training(length: int, repeats: int, device: str) -> dict[str, list[float]]:
+def training(
+    length: int, repeats: int, device: str, budgets: Sequence[int], rivals: Sequence[str]
+) -> dict[str, list[float]]:
     tokens = torch.randint(2, 258, (1, length + 1), device=device)
     models = {name: model.train().to(device) for name, model in contestants(length).items()}
 
@@ -72,8 +74,8 @@ def training(length: int, repeats: int, device: str) -> dict[str, list[float]]:
 
         return run
 
-    calls = {f"ES-SSM K={budget}": trainer("ES-SSM", budget) for budget in PAPER_BUDGETS}
-    return timed(calls | {name: trainer(name) for name in RIVALS}, repeats, device)
+    calls = {f"ES-SSM K={budget}": trainer("ES-SSM", budget) for budget in budgets}
+    return timed(calls | {name: trainer(name) for name in rivals}, repeats, device)
 
 
 def mixed(times: dict[str, list[float]]) -> list[float]:
@@ -110,9 +112,11 @@ def main() -> None:
     rows += table("prefill, L=2048", found)
     if "--long" in sys.argv:
         rows += table("prefill, L=8192", prefill(8192, 3, device)[0])
-    steps = training(2048, 3, device)
+    steps = training(2048, 3, device, PAPER_BUDGETS, list(RIVALS))
     steps["ES-SSM, mix"] = mixed(steps)
     rows += table("training step, L=2048", steps)
+    if "--long" in sys.argv:
+        rows += table("training step, L=8192", training(8192, 1, device, BUDGETS, ["Llama", "GPT-NeoX"]))
     columns = ["", "model", "CPU s", "over Llama", "quartile", "quartile", "over K=32"]
     show(f"{sizes} parameters, {LAYERS} layers", columns, rows)
     print(append("model", {"parameters": sizes, "columns": columns, "rows": rows}))
