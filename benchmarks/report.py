@@ -106,6 +106,16 @@ def decode(on_gpu: bool = False) -> str:
     return markdown(header, rows) + "\n\n" + source(record)
 
 
+def tiles() -> str:
+    record = last("tiles")
+    rows = [
+        [row["varied"], row["value"], row["d"], row["K"], 1e3 * row["forward"], 1e3 * row["backward"]]
+        for row in record["measured"]
+    ]
+    header = ["varied", "to", "d", "K", "forward, ms", "backward, ms"]
+    return markdown(header, rows) + "\n\n" + source(record)
+
+
 def filters() -> str:
     record = last("filters", holds=lambda rows: any(row["length"] > 100_000 for row in rows))
     methods = ["exact", "paper, float64", "paper, float32", "eigh"]
@@ -164,12 +174,15 @@ def goals() -> str:
             [what, " / ".join(f"{w:.3g}" for w in wanted), " / ".join(f"{f:.3g}" for f in found),
              "yes" if all(met) else "no" if not any(met) else "in part"]
         )  # fmt: skip
-    return markdown(["", "goal", "reached", "met"], lines)
+    used = [last("layer"), last("model", holds=long_model), last("decode")]
+    told = "\n".join(f"- {source(record)}" for record in used)
+    return markdown(["", "goal", "reached", "met"], lines) + "\n\n" + told
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "goals": goals,
     "layer": layer,
+    "tiles": tiles,
     "model": whole_model,
     "decode": decode,
     "filters": filters,
